@@ -1,0 +1,123 @@
+//! The service, for programs in any language: `/_tollgate/redis`, `/_tollgate/kv` and `/_tollgate/locks/<key>`.
+
+pub mod locks;
+pub mod redis;
+
+use sha2::{Digest, Sha256};
+
+use crate::edges::exchange::{Answer, Call, Response, Step};
+use crate::stores::durable_object::shard::Durability;
+use crate::values::error::Error;
+use crate::values::time::Timestamp;
+
+/// Everything under it is the service's own and never reaches the origin.
+pub const PREFIX: &str = "/_tollgate/";
+
+/// How long a call to a store may take, in milliseconds.
+const CALL_TIMEOUT_MS: u64 = 5000;
+
+/// A request to the service.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// The path, as it was sent.
+    pub path: &'a str,
+    /// The value of a header by its lower-case name.
+    pub header: &'a dyn Fn(&str) -> Option<String>,
+    /// The whole body.
+    pub body: &'a [u8],
+    /// 128 unpredictable bits for this request.
+    pub random: u128,
+}
+
+/// A request that waits for answers.
+#[derive(Debug)]
+pub enum Pending {
+    /// Commands.
+    Redis(redis::Pending),
+    /// A lock.
+    Lock(locks::Pending),
+}
+
+/// Looks at a request; `secret` is the configured token.
+pub fn begin(request: &Request<'_>, secret: Option<&str>, shards: u16) -> (Option<Pending>, Step) {
+    let Some(secret) = secret.filter(|secret| !secret.is_empty()) else { return refuse(not_found()) };
+    if !is_authorized(request, secret) {
+        let response = error_json(401, "WRONGPASS invalid or missing bearer token", None);
+        return refuse(response.with("www-authenticate", "Bearer".to_owned()));
+    }
+    let path = request.path.strip_prefix(PREFIX).unwrap_or_default();
+    let (head, rest) = path.split_once('/').unwrap_or((path, ""));
+    let begun = match head {
+        "redis" => redis::begin(request, rest, redis::Backend::Shards(shards)),
+        "kv" => redis::begin(request, rest, redis::Backend::Kv),
+        "locks" => locks::begin(request, rest, shards),
+        _ => Err(not_found()),
+    };
+    match begun {
+        Ok((pending, calls)) => (Some(pending), Step::Calls(calls)),
+        Err(response) => refuse(response),
+    }
+}
+
+/// Goes on with the answers to its calls.
+pub fn resume(pending: &mut Pending, answers: Vec<Answer>, now: Timestamp) -> Step {
+    match pending {
+        Pending::Redis(redis) => Step::done(redis.finish(answers)),
+        Pending::Lock(lock) => lock.resume(answers, now),
+    }
+}
+
+/// The call to make when the client hangs up before the end.
+pub fn hang_up(pending: &Pending) -> Option<Call> {
+    match pending {
+        Pending::Redis(_) => None,
+        Pending::Lock(lock) => lock.leave(),
+    }
+}
+
+type Begun = Result<(Pending, Vec<Call>), Response>;
+
+fn refuse(response: Response) -> (Option<Pending>, Step) {
+    (None, Step::done(response))
+}
+
+/// Compares digests, so that the time it takes says nothing about the secret.
+fn is_authorized(request: &Request<'_>, secret: &str) -> bool {
+    let header = (request.header)("authorization").unwrap_or_default();
+    let Some((scheme, token)) = header.split_once(' ') else { return false };
+    scheme.eq_ignore_ascii_case("bearer") && Sha256::digest(token.trim()) == Sha256::digest(secret)
+}
+
+fn not_found() -> Response {
+    error_json(404, "ERR there is nothing here", None)
+}
+
+fn method_not_allowed(allowed: &str) -> Response {
+    error_json(405, &format!("ERR expected the method {allowed}"), None).with("allow", allowed.to_owned())
+}
+
+/// `{"error": "..."}`, as Upstash's clients read it, with the stable code beside it where there is one.
+fn error_json(status: u16, message: &str, code: Option<&str>) -> Response {
+    let body = match code {
+        Some(code) => serde_json::json!({ "error": message, "code": code }),
+        None => serde_json::json!({ "error": message }),
+    };
+    Response::json(status, body.to_string())
+}
+
+/// The response for a call that failed.
+fn failed(error: &Error) -> Response {
+    use crate::values::error::ErrorKind as Kind;
+    let status = match error.kind() {
+        Kind::InvalidArgument | Kind::Command | Kind::BestEffortRequired | Kind::CrossShard => 400,
+        Kind::WriteConflict => 429,
+        Kind::Full => 507,
+        _ => 503,
+    };
+    let response = error_json(status, error.message(), Some(error.kind().code()));
+    if error.kind().is_retryable() { response.with("retry-after", "1".to_owned()) } else { response }
+}
+
+const STRICT: Durability = Durability::Strict;

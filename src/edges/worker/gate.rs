@@ -1,0 +1,106 @@
+//! The gate and the service, as a Worker sees them.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use wasm_bindgen::prelude::*;
+
+use super::convert;
+use crate::edges::exchange::Step;
+use crate::edges::gate::Passage;
+use crate::edges::service;
+use crate::engine::matching::Facts;
+use crate::engine::policy::Config;
+
+#[wasm_bindgen]
+extern "C" {
+    /// A request's header fields.
+    pub type Headers;
+
+    #[wasm_bindgen(method, catch)]
+    fn get(this: &Headers, name: &str) -> Result<Option<String>, JsValue>;
+}
+
+/// One Worker's gate: its policies and the service's secret.
+#[wasm_bindgen]
+#[derive(Debug)]
+pub struct Gate {
+    config: Rc<Config>,
+    secret: Option<String>,
+}
+
+#[wasm_bindgen]
+impl Gate {
+    /// Reads the configuration, a JSON text. Throws an `Error` with `code` "invalid-config" that names the field.
+    #[wasm_bindgen(constructor)]
+    pub fn new(config: &str, secret: Option<String>) -> Result<Self, JsValue> {
+        Ok(Self { config: Rc::new(convert::config(config)?), secret })
+    }
+
+    /// Begins with a request for the origin.
+    pub fn check(&self, method: &str, path: &str, headers: &Headers) -> Exchange {
+        let header = |name: &str| headers.get(name).ok().flatten();
+        let (passage, step) = Passage::begin(&self.config, &Facts { method, path, header: &header });
+        Exchange::new(Machine::Gate(passage), step)
+    }
+
+    /// Begins with a request for the service: its path begins with `/_tollgate/`. `random` is 16 bytes.
+    pub fn serve(&self, method: &str, path: &str, headers: &Headers, body: &[u8], random: &[u8]) -> Exchange {
+        let header = |name: &str| headers.get(name).ok().flatten();
+        let random = random.iter().fold(0, |sum: u128, byte| (sum << 8) | u128::from(*byte));
+        let request = service::Request { method, path, header: &header, body, random };
+        let (pending, step) = service::begin(&request, self.secret.as_deref(), self.config.shard_count());
+        Exchange::new(pending.map_or(Machine::Over, Machine::Service), step)
+    }
+}
+
+#[derive(Debug)]
+enum Machine {
+    Gate(Passage),
+    Service(service::Pending),
+    Over,
+}
+
+/// One request on its way: calls to make, then a response.
+#[wasm_bindgen]
+#[derive(Debug)]
+pub struct Exchange {
+    state: RefCell<(Machine, Step)>,
+}
+
+impl Exchange {
+    fn new(machine: Machine, step: Step) -> Self {
+        Self { state: RefCell::new((machine, step)) }
+    }
+}
+
+#[wasm_bindgen]
+impl Exchange {
+    /// What comes next: `{ calls }`, or `{ response, afterwards }` at the end.
+    pub fn step(&self) -> JsValue {
+        convert::step(&self.state.borrow().1)
+    }
+
+    /// Goes on with the answers to the calls, in their order: bytes, or exceptions. `now` is in Unix ms.
+    pub fn resume(&self, answers: Vec<JsValue>, now: f64) -> JsValue {
+        let answers = answers.iter().map(convert::answer).collect();
+        let now = convert::timestamp(now);
+        let mut state = self.state.borrow_mut();
+        let next = match &mut state.0 {
+            Machine::Gate(passage) => passage.finish(answers, now),
+            Machine::Service(pending) => service::resume(pending, answers, now),
+            Machine::Over => return convert::step(&state.1),
+        };
+        state.1 = next;
+        convert::step(&state.1)
+    }
+
+    /// The call to make when the client hangs up now, if there is one.
+    #[wasm_bindgen(js_name = hangUp)]
+    pub fn hang_up(&self) -> JsValue {
+        match &self.state.borrow().0 {
+            Machine::Service(pending) => service::hang_up(pending).as_ref().map_or(JsValue::UNDEFINED, convert::call),
+            _ => JsValue::UNDEFINED,
+        }
+    }
+}

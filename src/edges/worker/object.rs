@@ -1,0 +1,109 @@
+//! One Durable Object, as its class in `js/` sees it. All methods are synchronous: nothing can come in between.
+
+use std::cell::RefCell;
+
+use wasm_bindgen::prelude::*;
+
+use super::convert;
+use super::sql::{SqlRows, Storage};
+use crate::engine::keyspace::Bounds;
+use crate::stores::durable_object::shard::{Durability, LockAnswer, Shard, waiter_token};
+use crate::values::error::Error;
+
+/// A shard over an object's storage.
+#[wasm_bindgen]
+#[allow(missing_debug_implementations)]
+pub struct ObjectShard {
+    shard: RefCell<Shard<SqlRows>>,
+    flush_ms: f64,
+}
+
+type Answer<T> = Result<T, JsValue>;
+
+#[wasm_bindgen]
+impl ObjectShard {
+    /// Opens the shard. `config` is the Worker's configuration as JSON, `seed` a random number.
+    #[wasm_bindgen(constructor)]
+    pub fn new(storage: Storage, config: &str, seed: f64) -> Answer<Self> {
+        let flush_ms = convert::number(convert::config(config)?.flush_ms.get());
+        let rows = SqlRows::open(storage).map_err(|error| convert::to_js(&error))?;
+        Ok(Self { shard: RefCell::new(Shard::new(rows, Bounds::default(), seed.to_bits())), flush_ms })
+    }
+
+    /// How late a relaxed counter may reach the disk, in ms.
+    #[wasm_bindgen(getter, js_name = flushMs)]
+    pub fn flush_ms(&self) -> f64 {
+        self.flush_ms
+    }
+
+    /// Runs an encoded batch at `now` (Unix ms) and gives its encoded replies.
+    pub fn exec(&self, body: &[u8], strict: bool, now: f64) -> Answer<Vec<u8>> {
+        let durability = if strict { Durability::Strict } else { Durability::Relaxed };
+        self.with(|shard| shard.exec(convert::timestamp(now), body, durability))
+    }
+
+    /// Tries for a lock: the encoded reply, or `undefined` when the caller is in the queue.
+    pub fn lock(&self, body: &[u8], now: f64) -> Answer<Option<Vec<u8>>> {
+        self.with(|shard| {
+            Ok(match shard.lock(convert::timestamp(now), body)? {
+                LockAnswer::Now(reply) => Some(reply),
+                LockAnswer::Queued => None,
+            })
+        })
+    }
+
+    /// The answer for a caller whose turn it is or whose wait is over.
+    pub fn turn(&self, body: &[u8], now: f64) -> Answer<Vec<u8>> {
+        self.with(|shard| shard.turn(convert::timestamp(now), body))
+    }
+
+    /// Lets a caller leave the queue, or gives its lock back. The token it waited under.
+    pub fn leave(&self, body: &[u8], now: f64) -> Answer<String> {
+        self.with(|shard| shard.leave(convert::timestamp(now), body).map(text))
+    }
+
+    /// The token that a caller of [`lock`](Self::lock) waits under.
+    #[wasm_bindgen(js_name = waiterToken)]
+    pub fn waiter_token(body: &[u8]) -> Answer<String> {
+        waiter_token(body).map(text).map_err(|error| convert::to_js(&error))
+    }
+
+    /// The tokens of those to be answered now.
+    pub fn turns(&self, now: f64) -> Answer<Vec<String>> {
+        self.with(|shard| Ok(shard.turns(convert::timestamp(now))?.into_iter().map(text).collect()))
+    }
+
+    /// When to look at [`turns`](Self::turns) again, in Unix ms; `undefined` when nobody waits.
+    #[wasm_bindgen(js_name = nextTurn)]
+    pub fn next_turn(&self, now: f64) -> Answer<Option<f64>> {
+        self.with(|shard| {
+            let next = shard.next_turn(convert::timestamp(now))?;
+            Ok(next.map(|at| convert::number(at.as_millis())))
+        })
+    }
+
+    /// Whether something waits to be written.
+    #[wasm_bindgen(js_name = hasChanges)]
+    pub fn has_changes(&self) -> bool {
+        self.shard.borrow().has_changes()
+    }
+
+    /// Writes what has changed; says how many rows that took.
+    pub fn flush(&self) -> Answer<usize> {
+        self.with(Shard::flush)
+    }
+
+    /// Removes expired rows; says how many keys are left.
+    #[wasm_bindgen(js_name = cleanUp)]
+    pub fn clean_up(&self, now: f64) -> Answer<usize> {
+        self.with(|shard| shard.clean_up(convert::timestamp(now)))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Shard<SqlRows>) -> Result<T, Error>) -> Answer<T> {
+        work(&mut self.shard.borrow_mut()).map_err(|error| convert::to_js(&error))
+    }
+}
+
+fn text(token: Vec<u8>) -> String {
+    String::from_utf8_lossy(&token).into_owned()
+}

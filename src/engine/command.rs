@@ -1,0 +1,297 @@
+//! The commands: the part of Redis that the job needs, and the operations a script would do there.
+
+use crate::rules::limit::Limit;
+use crate::values::time::Duration;
+
+/// Bytes of a key, a field or a value; any bytes will do, as in Redis.
+pub type Bytes = Vec<u8>;
+
+/// One command. `docs/redis-semantics.md` has its words, its replies and where it differs from Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// `PING [message]`
+    Ping(Option<Bytes>),
+    /// `GET key`
+    Get(Bytes),
+    /// `SET key value [NX|XX] [GET] [EX|PX|EXAT|PXAT time | KEEPTTL]`
+    Set {
+        /// The key.
+        key: Bytes,
+        /// The new value.
+        value: Bytes,
+        /// `NX` or `XX`.
+        condition: Option<Existence>,
+        /// What becomes of the time to live.
+        expiry: SetExpiry,
+        /// `GET`: answer with the old value.
+        get: bool,
+    },
+    /// `SETNX key value`
+    SetNx {
+        /// The key.
+        key: Bytes,
+        /// The value it gets when it does not exist.
+        value: Bytes,
+    },
+    /// `DEL key [key ...]`
+    Del(Vec<Bytes>),
+    /// `DELEX key IFEQ value` (Redis 8.4): compare and delete.
+    DelIfEqual {
+        /// The key.
+        key: Bytes,
+        /// Deleted only while it holds this value.
+        value: Bytes,
+    },
+    /// `EXISTS key [key ...]`
+    Exists(Vec<Bytes>),
+    /// `INCR`, `INCRBY`, `DECR`, `DECRBY`
+    IncrBy {
+        /// The key.
+        key: Bytes,
+        /// What is added.
+        by: i64,
+    },
+    /// `TG.INCRX key`: add one only to a counter that exists, as memcached's `incr` does. Nil when it does not.
+    IncrExisting(Bytes),
+    /// `EXPIRE`, `PEXPIRE`, `EXPIREAT`, `PEXPIREAT`
+    Expire {
+        /// The key.
+        key: Bytes,
+        /// When it goes.
+        at: ExpireAt,
+        /// `NX`, `XX`, `GT`, `LT`.
+        condition: ExpireCondition,
+    },
+    /// `PEXPIRE key milliseconds IFEQ value`: compare and expire, how a lock kept as a plain value is renewed.
+    /// A time that is not positive is refused: it would delete the key and say yes.
+    ExpireIfEqual {
+        /// The key.
+        key: Bytes,
+        /// The new time to live, positive.
+        ttl: Duration,
+        /// Changed only while it holds this value.
+        value: Bytes,
+    },
+    /// `TTL` (in seconds) and `PTTL` (in milliseconds)
+    Ttl {
+        /// The key.
+        key: Bytes,
+        /// The unit of the reply.
+        unit: TimeUnit,
+    },
+    /// `PERSIST key`
+    Persist(Bytes),
+    /// `HSET key field value [field value ...]`
+    HSet {
+        /// The key.
+        key: Bytes,
+        /// Fields and their values.
+        pairs: Vec<(Bytes, Bytes)>,
+    },
+    /// `HINCRBY key field increment`
+    HIncrBy {
+        /// The key.
+        key: Bytes,
+        /// The field.
+        field: Bytes,
+        /// What is added.
+        by: i64,
+    },
+    /// `HGET key field`
+    HGet {
+        /// The key.
+        key: Bytes,
+        /// The field.
+        field: Bytes,
+    },
+    /// `HMGET key field [field ...]`
+    HMGet {
+        /// The key.
+        key: Bytes,
+        /// The fields.
+        fields: Vec<Bytes>,
+    },
+    /// `HGETALL key`
+    HGetAll(Bytes),
+    /// `HDEL key field [field ...]`
+    HDel {
+        /// The key.
+        key: Bytes,
+        /// The fields.
+        fields: Vec<Bytes>,
+    },
+    /// `TG.TAKE cost key algorithm quota window_ms [key algorithm quota window_ms ...]`: charge all of the limits
+    /// or none. An array for each: allowed (1 or 0), remaining, reset at (ms), retry after (ms, nil when allowed).
+    Take {
+        /// Quota units; 0 peeks.
+        cost: u64,
+        /// The limits, each under its own key.
+        limits: Vec<(Bytes, Limit)>,
+    },
+    /// `TG.REFUND amount reset_at_ms key algorithm quota window_ms`: give back what a take charged. 1, or 0 when
+    /// that window is over or unknown.
+    Refund {
+        /// Quota units.
+        amount: u64,
+        /// The `reset at` of the take.
+        reset_at_ms: u64,
+        /// The limit's key.
+        key: Bytes,
+        /// The limit.
+        limit: Limit,
+    },
+    /// `TG.LOCK key token ttl_ms [LABEL label] [WAIT wait_ms [POLL poll_ms]]`: acquire a lock.
+    Lock(LockRequest),
+    /// `TG.RENEW key token ttl_ms`: the owner's lock expires `ttl_ms` from now. Fencing number and expiry, or nil.
+    Renew {
+        /// The lock.
+        key: Bytes,
+        /// Its owner's token.
+        token: Bytes,
+        /// The new time to live, from now.
+        ttl: Duration,
+    },
+    /// `TG.UNLOCK key token`: release by owner, and leave the queue. 1, or 0 when it was not the owner.
+    Unlock {
+        /// The lock.
+        key: Bytes,
+        /// Its owner's token.
+        token: Bytes,
+    },
+    /// `TG.LOCKINFO key`: label, fencing number, ms left and number of waiters; nil when nobody holds it.
+    LockInfo(Bytes),
+}
+
+/// The arguments of `TG.LOCK`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// The lock.
+    pub key: Bytes,
+    /// The owner's secret, random for each attempt.
+    pub token: Bytes,
+    /// How long the lock lives without renewal.
+    pub ttl: Duration,
+    /// Who the owner says it is, for people who look.
+    pub label: Bytes,
+    /// Queue for this long when the lock is held.
+    pub wait: Option<Duration>,
+    /// The caller asks again within this span, or has given up. Without it, it counts as there while it waits.
+    pub poll: Option<Duration>,
+}
+
+/// `NX` and `XX` of `SET`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existence {
+    /// `NX`: only when the key does not exist.
+    Absent,
+    /// `XX`: only when it does.
+    Present,
+}
+
+/// What `SET` does to the time to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetExpiry {
+    /// None is given: the key lives for ever.
+    Never,
+    /// `KEEPTTL`.
+    Keep,
+    /// `EX`, `PX`, `EXAT` or `PXAT`.
+    At(ExpireAt),
+}
+
+/// A time as a command gives it: a number, its unit and what it counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpireAt {
+    /// The number; negative and past times are allowed and delete the key.
+    pub value: i64,
+    /// Its unit.
+    pub unit: TimeUnit,
+    /// Counted from the epoch instead of from now.
+    pub absolute: bool,
+}
+
+/// Seconds or milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// Seconds.
+    Seconds,
+    /// Milliseconds.
+    Millis,
+}
+
+/// When `EXPIRE` changes an expiry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpireCondition {
+    /// Only when there is none (`NX`).
+    pub nx: bool,
+    /// Only when there is one (`XX`).
+    pub xx: bool,
+    /// Only when the new one is later (`GT`).
+    pub gt: bool,
+    /// Only when the new one is earlier (`LT`).
+    pub lt: bool,
+}
+
+impl ExpireAt {
+    /// The instant in ms since the epoch, or `None` when it is outside of 64 bits.
+    pub fn resolve(self, now_ms: i64) -> Option<i64> {
+        let value = match self.unit {
+            TimeUnit::Seconds => self.value.checked_mul(1000)?,
+            TimeUnit::Millis => self.value,
+        };
+        if self.absolute { Some(value) } else { value.checked_add(now_ms) }
+    }
+
+    /// The Redis command that says this.
+    pub const fn command_name(self) -> &'static str {
+        match (self.unit, self.absolute) {
+            (TimeUnit::Seconds, false) => "expire",
+            (TimeUnit::Millis, false) => "pexpire",
+            (TimeUnit::Seconds, true) => "expireat",
+            (TimeUnit::Millis, true) => "pexpireat",
+        }
+    }
+}
+
+impl Command {
+    /// The keys that the command reads or writes, in its order.
+    pub fn keys(&self) -> Vec<&[u8]> {
+        match self {
+            Self::Ping(_) => Vec::new(),
+            Self::Del(keys) | Self::Exists(keys) => keys.iter().map(Vec::as_slice).collect(),
+            Self::Take { limits, .. } => limits.iter().map(|(key, _)| key.as_slice()).collect(),
+            Self::Lock(LockRequest { key, .. })
+            | Self::Get(key)
+            | Self::Set { key, .. }
+            | Self::SetNx { key, .. }
+            | Self::DelIfEqual { key, .. }
+            | Self::IncrBy { key, .. }
+            | Self::IncrExisting(key)
+            | Self::Expire { key, .. }
+            | Self::ExpireIfEqual { key, .. }
+            | Self::Ttl { key, .. }
+            | Self::Persist(key)
+            | Self::HSet { key, .. }
+            | Self::HIncrBy { key, .. }
+            | Self::HGet { key, .. }
+            | Self::HMGet { key, .. }
+            | Self::HGetAll(key)
+            | Self::HDel { key, .. }
+            | Self::Refund { key, .. }
+            | Self::Renew { key, .. }
+            | Self::Unlock { key, .. }
+            | Self::LockInfo(key) => vec![key],
+        }
+    }
+
+    /// Whether its effect must be on disk before the reply leaves, whatever the batch asks: a lock that a
+    /// crash forgets is two owners.
+    pub const fn is_always_durable(&self) -> bool {
+        matches!(self, Self::Lock(_) | Self::Renew { .. } | Self::Unlock { .. })
+    }
+
+    /// Whether it asks for a lock. Stores that cannot promise one refuse it.
+    pub const fn is_lock(&self) -> bool {
+        matches!(self, Self::Lock(_) | Self::Renew { .. } | Self::Unlock { .. } | Self::LockInfo(_))
+    }
+}

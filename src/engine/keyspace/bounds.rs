@@ -1,0 +1,58 @@
+//! How much a keyspace takes.
+
+use crate::engine::command::{Bytes, Command};
+use crate::engine::reply::CommandError;
+
+/// The bounds of one keyspace (one shard). What goes beyond is refused with an error that names the bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Longest key, in bytes.
+    pub key_bytes: usize,
+    /// Largest value, field, or whole hash, in bytes. A row of a Durable Object holds 2 MB.
+    pub value_bytes: usize,
+    /// Most commands in a batch.
+    pub batch_commands: usize,
+    /// Most keys.
+    pub keys: usize,
+    /// Most bytes of keys and values together. An isolate has 128 MB for everything.
+    pub total_bytes: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { key_bytes: 1024, value_bytes: 1 << 20, batch_commands: 1000, keys: 100_000, total_bytes: 32 << 20 }
+    }
+}
+
+impl Bounds {
+    /// Refuses a command whose keys or values are too long.
+    pub(super) fn check(&self, command: &Command) -> Result<(), CommandError> {
+        for key in command.keys() {
+            self.check_length("key", key, self.key_bytes)?;
+        }
+        match command {
+            Command::Set { value, .. } | Command::SetNx { value, .. } => self.check_value(value),
+            Command::HSet { pairs, .. } => pairs.iter().try_for_each(|(field, value)| {
+                self.check_value(field)?;
+                self.check_value(value)
+            }),
+            Command::HIncrBy { field, .. } => self.check_value(field),
+            Command::Lock(request) => {
+                self.check_length("token", &request.token, self.key_bytes)?;
+                self.check_length("label", &request.label, self.key_bytes)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_value(&self, value: &Bytes) -> Result<(), CommandError> {
+        self.check_length("value", value, self.value_bytes)
+    }
+
+    fn check_length(&self, what: &str, bytes: &[u8], most: usize) -> Result<(), CommandError> {
+        if bytes.len() <= most {
+            return Ok(());
+        }
+        Err(CommandError::new(format!("ERR {what} of {} bytes, at most {most} are taken", bytes.len())))
+    }
+}

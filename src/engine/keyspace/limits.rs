@@ -1,0 +1,101 @@
+//! `TG.TAKE` and `TG.REFUND`.
+
+use super::{Keyspace, Outcome, Rows};
+use crate::engine::command::Bytes;
+use crate::engine::reply::{CommandError, Reply};
+use crate::engine::row::{Row, Value};
+use crate::rules::limit::{Decision, Limit, Next, State};
+use crate::values::time::{Duration, Timestamp};
+
+impl<R: Rows> Keyspace<R> {
+    /// Asks every limit first, and charges only when all of them allow it.
+    pub(super) fn take(&mut self, now: Timestamp, cost: u64, limits: &[(Bytes, Limit)]) -> Outcome {
+        let mut decided = Vec::with_capacity(limits.len());
+        for (index, (key, limit)) in limits.iter().enumerate() {
+            if limits.iter().take(index).any(|(earlier, _)| earlier == key) {
+                return Err(CommandError::new("ERR key: expected each limit under its own key, got one twice"));
+            }
+            let state = self.limit_state(now, key)?;
+            decided.push((limit.decide(state, cost, now)?, state, limit));
+        }
+        let all_allowed = decided.iter().all(|((decision, _), ..)| decision.allowed);
+        if all_allowed {
+            self.charge(now, limits, &decided)?;
+        }
+        let answers = decided.into_iter().map(|((decision, _), state, limit)| {
+            // Nothing was charged, so what is left is what a look at the limit shows.
+            let uncharged = || limit.decide(state, 0, now).map(|(peeked, _)| peeked.remaining);
+            let remaining = if all_allowed { decision.remaining } else { uncharged()? };
+            Ok(answer(Decision { remaining, ..decision }))
+        });
+        answers.collect::<Result<_, CommandError>>().map(Reply::Array)
+    }
+
+    fn charge(
+        &mut self,
+        now: Timestamp,
+        limits: &[(Bytes, Limit)],
+        decided: &[((Decision, Next), Option<State>, &Limit)],
+    ) -> Result<(), CommandError> {
+        for (index, ((key, _), ((_, next), ..))) in limits.iter().zip(decided).enumerate() {
+            if let Err(error) = self.store_state(now, key, *next) {
+                // No room for this one: what was charged before it goes back.
+                for ((key, _), (_, before, _)) in limits.iter().zip(decided).take(index) {
+                    self.restore_state(now, key, *before)?;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn refund(
+        &mut self,
+        now: Timestamp,
+        amount: u64,
+        reset_at: Timestamp,
+        key: &[u8],
+        limit: &Limit,
+    ) -> Outcome {
+        let state = self.limit_state(now, key)?;
+        let next = limit.refund(state, amount, reset_at);
+        self.store_state(now, key, next)?;
+        Ok(Reply::from_bool(next != Next::Keep))
+    }
+
+    fn limit_state(&mut self, now: Timestamp, key: &[u8]) -> Result<Option<State>, CommandError> {
+        match self.live(now, key)?.map(|row| &row.value) {
+            None => Ok(None),
+            Some(Value::Limit(state)) => Ok(Some(*state)),
+            Some(_) => Err(CommandError::wrong_type()),
+        }
+    }
+
+    fn store_state(&mut self, now: Timestamp, key: &[u8], next: Next) -> Result<(), CommandError> {
+        match next {
+            Next::Keep => Ok(()),
+            Next::Put { state, expires } => {
+                self.put(now, key, Row { value: Value::Limit(state), expires: Some(expires) })
+            }
+        }
+    }
+
+    fn restore_state(&mut self, now: Timestamp, key: &[u8], before: Option<State>) -> Result<(), CommandError> {
+        match (before, self.live(now, key)?) {
+            (Some(state), Some(row)) => row.value = Value::Limit(state),
+            _ => drop(self.remove(now, key)?),
+        }
+        self.mark(key);
+        Ok(())
+    }
+}
+
+/// Allowed, remaining, reset at (ms), retry after (ms or nil).
+fn answer(decision: Decision) -> Reply {
+    Reply::Array(vec![
+        Reply::from_bool(decision.allowed),
+        Reply::from_count(decision.remaining),
+        Reply::from_count(decision.reset_at.as_millis()),
+        decision.retry_after.map_or(Reply::Nil, |span: Duration| Reply::from_count(span.as_millis())),
+    ])
+}

@@ -1,0 +1,187 @@
+//! The keyspace: the pure interpreter of commands.
+//!
+//! `apply(now, command) -> Reply`, with nothing in between. Expiry is decided when a key is looked at and never
+//! by a timer. Live keys and bytes are bounded: when the bound is reached, what has expired goes first, and then
+//! new keys are refused; a live lock or an exhausted counter is never forgotten to make room.
+
+mod bounds;
+mod entries;
+mod expiry;
+mod hashes;
+mod limits;
+mod locks;
+mod rows;
+mod strings;
+
+use std::collections::HashSet;
+
+use foldhash::quality::FixedState;
+use indexmap::IndexMap;
+
+pub use bounds::Bounds;
+pub use locks::Turn;
+pub use rows::{Changes, NoRows, Reclaimed, Rows, Usage};
+
+use crate::engine::command::{Bytes, Command};
+use crate::engine::reply::{CommandError, Reply};
+use crate::engine::row::Row;
+use crate::rules::wait_queue::WaitQueue;
+use crate::values::time::Timestamp;
+
+type Outcome = Result<Reply, CommandError>;
+
+/// A small Redis over a source of rows: [`NoRows`] in memory, SQLite in a Durable Object.
+///
+/// ```
+/// use tollgate::{Bounds, Command, Keyspace, NoRows, Reply, Timestamp};
+/// let mut keyspace = Keyspace::new(NoRows, Bounds::default(), 7);
+/// let hit = Command::IncrBy { key: b"k".to_vec(), by: 1 };
+/// assert_eq!(keyspace.apply(Timestamp::from_millis(0), &hit), Reply::Integer(1));
+/// ```
+#[derive(Debug)]
+pub struct Keyspace<R: Rows = NoRows> {
+    rows: R,
+    bounds: Bounds,
+    /// The keys in memory: all of them over [`NoRows`], else those that were asked for.
+    entries: IndexMap<Bytes, Row, FixedState>,
+    /// Keys whose row differs from the stored one; without an entry, the stored one is to go.
+    dirty: HashSet<Bytes, FixedState>,
+    /// Keys and bytes in memory and in the rows together. `None` until the rows were asked.
+    usage: Option<Usage>,
+    /// Where the sweep that goes along with writes stands.
+    cursor: usize,
+    /// Nothing can expire before this: a full keyspace does not sweep again until then.
+    sweep_after: Timestamp,
+    /// The fencing number of the last grant. `None` until the rows were asked.
+    fencing: Option<u64>,
+    fencing_changed: bool,
+    waiters: WaitQueue,
+}
+
+impl<R: Rows> Keyspace<R> {
+    /// A keyspace over `rows`. `seed` should be random, so that nobody outside can choose keys that share a
+    /// hash bucket.
+    pub fn new(rows: R, bounds: Bounds, seed: u64) -> Self {
+        Self {
+            rows,
+            bounds,
+            entries: IndexMap::with_hasher(FixedState::with_seed(seed)),
+            dirty: HashSet::with_hasher(FixedState::with_seed(seed)),
+            usage: None,
+            cursor: 0,
+            sweep_after: Timestamp::default(),
+            fencing: None,
+            fencing_changed: false,
+            waiters: WaitQueue::default(),
+        }
+    }
+
+    /// Runs one command at `now`.
+    pub fn apply(&mut self, now: Timestamp, command: &Command) -> Reply {
+        self.bounds.check(command).and_then(|()| self.dispatch(now, command)).into()
+    }
+
+    fn dispatch(&mut self, now: Timestamp, command: &Command) -> Outcome {
+        match command {
+            Command::Ping(None) => Ok(Reply::Status("PONG")),
+            Command::Ping(Some(message)) => Ok(Reply::Bulk(message.clone())),
+            Command::Get(key) => self.get(now, key),
+            Command::Set { key, value, condition, expiry, get } => self.set(now, key, value, *condition, *expiry, *get),
+            Command::SetNx { key, value } => self.set_nx(now, key, value),
+            Command::Del(keys) => self.del(now, keys),
+            Command::DelIfEqual { key, value } => self.del_if_equal(now, key, value),
+            Command::Exists(keys) => self.exists(now, keys),
+            Command::IncrBy { key, by } => self.incr_by(now, key, *by),
+            Command::IncrExisting(key) => self.incr_existing(now, key),
+            Command::Expire { key, at, condition } => self.expire(now, key, *at, *condition),
+            Command::ExpireIfEqual { key, ttl, value } => self.expire_if_equal(now, key, *ttl, value),
+            Command::Ttl { key, unit } => self.ttl(now, key, *unit),
+            Command::Persist(key) => self.persist(now, key),
+            Command::HSet { key, pairs } => self.h_set(now, key, pairs),
+            Command::HIncrBy { key, field, by } => self.h_incr_by(now, key, field, *by),
+            Command::HGet { key, field } => self.h_get(now, key, field),
+            Command::HMGet { key, fields } => self.h_mget(now, key, fields),
+            Command::HGetAll(key) => self.h_get_all(now, key),
+            Command::HDel { key, fields } => self.h_del(now, key, fields),
+            Command::Take { cost, limits } => self.take(now, *cost, limits),
+            Command::Refund { amount, reset_at_ms, key, limit } => {
+                self.refund(now, *amount, Timestamp::from_millis(*reset_at_ms), key, limit)
+            }
+            Command::Lock(request) => self.lock(now, request),
+            Command::Renew { key, token, ttl } => self.renew(now, key, token, *ttl),
+            Command::Unlock { key, token } => self.unlock(now, key, token),
+            Command::LockInfo(key) => self.lock_info(now, key),
+        }
+    }
+
+    /// What was changed since the last call of this or [`forget_changes`](Self::forget_changes), for a store
+    /// to write in one step.
+    pub fn take_changes(&mut self) -> Changes {
+        let rows = self.dirty.drain().map(|key| {
+            let row = self.entries.get(&key).cloned();
+            (key, row)
+        });
+        let rows = rows.collect();
+        Changes { rows, fencing: std::mem::take(&mut self.fencing_changed).then_some(self.fencing).flatten() }
+    }
+
+    /// Whether there is anything for [`take_changes`](Self::take_changes).
+    pub fn has_changes(&self) -> bool {
+        !self.dirty.is_empty() || self.fencing_changed
+    }
+
+    /// Goes back to what the rows hold, after `changes` could not be written.
+    pub fn forget_changes(&mut self, changes: &Changes) {
+        for (key, _) in &changes.rows {
+            self.entries.swap_remove(key);
+        }
+        self.usage = None;
+        self.fencing = None;
+    }
+
+    /// The row source.
+    pub const fn rows(&self) -> &R {
+        &self.rows
+    }
+
+    /// The row source, to write to it.
+    pub const fn rows_mut(&mut self) -> &mut R {
+        &mut self.rows
+    }
+
+    /// The bounds this keyspace keeps.
+    pub const fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+
+    /// How many keys there are, in memory and in the rows, expired ones that were not reclaimed yet included.
+    pub fn usage(&mut self) -> Result<Usage, CommandError> {
+        if let Some(usage) = self.usage {
+            return Ok(usage);
+        }
+        let usage = self.count_changes(self.rows.usage()?)?;
+        self.usage = Some(usage);
+        Ok(usage)
+    }
+}
+
+impl Clone for Keyspace<NoRows> {
+    /// A copy of the keys and values. Nobody waits in the copy.
+    fn clone(&self) -> Self {
+        Self {
+            rows: NoRows,
+            bounds: self.bounds,
+            entries: self.entries.clone(),
+            dirty: self.dirty.clone(),
+            usage: self.usage,
+            cursor: self.cursor,
+            sweep_after: self.sweep_after,
+            fencing: self.fencing,
+            fencing_changed: self.fencing_changed,
+            waiters: WaitQueue::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

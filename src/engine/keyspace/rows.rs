@@ -1,0 +1,75 @@
+//! Where rows come from when they are not in memory.
+
+use crate::engine::command::Bytes;
+use crate::engine::row::Row;
+use crate::values::error::Error;
+use crate::values::time::Timestamp;
+
+/// A synchronous source of stored rows. Reading from it never waits, so that read, decide and write are one step.
+pub trait Rows {
+    /// Whether there is anything to load and anything to write back.
+    const STORED: bool;
+
+    /// The stored row of `key`, expired or not.
+    fn load(&self, key: &[u8]) -> Result<Option<Row>, Error>;
+
+    /// How much is stored.
+    fn usage(&self) -> Result<Usage, Error>;
+
+    /// Removes the rows that expired before `now`.
+    fn reclaim(&mut self, now: Timestamp) -> Result<Reclaimed, Error>;
+
+    /// The fencing number of the last grant, 0 before the first.
+    fn fencing(&self) -> Result<u64, Error>;
+}
+
+/// Keys, and bytes in them and their values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// How many keys.
+    pub keys: usize,
+    /// How many bytes, as [`Row::weight`] counts them, keys included.
+    pub bytes: usize,
+}
+
+/// What a sweep over the rows found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// What is left.
+    pub left: Usage,
+    /// The next instant at which one of them expires.
+    pub next_expiry: Option<Timestamp>,
+}
+
+/// What a store has to write, all of it or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Keys with their new rows; `None` where the key is gone.
+    pub rows: Vec<(Bytes, Option<Row>)>,
+    /// The new fencing number, when there was a grant.
+    pub fencing: Option<u64>,
+}
+
+/// No stored rows: everything is in memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoRows;
+
+impl Rows for NoRows {
+    const STORED: bool = false;
+
+    fn load(&self, _: &[u8]) -> Result<Option<Row>, Error> {
+        Ok(None)
+    }
+
+    fn usage(&self) -> Result<Usage, Error> {
+        Ok(Usage::default())
+    }
+
+    fn reclaim(&mut self, _: Timestamp) -> Result<Reclaimed, Error> {
+        Ok(Reclaimed::default())
+    }
+
+    fn fencing(&self) -> Result<u64, Error> {
+        Ok(0)
+    }
+}

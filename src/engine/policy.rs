@@ -1,0 +1,291 @@
+//! Policies as data. What does not fit is refused with the path of the field and what was expected of it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::matching::{Match, PartitionKey};
+use crate::rules::limit::{Algorithm, Limit};
+use crate::values::error::{Error, ErrorKind};
+use crate::values::units::Rate;
+
+/// Everything a Worker is told: `[vars.TOLLGATE_CONFIG]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// How many objects the keys are spread over, 1 to 1,024. Another number puts keys on other shards: counters
+    /// start anew and locks that are held are not seen, so change it while nothing is at stake.
+    pub shards: Shards,
+    /// How late a relaxed counter may reach the disk, in milliseconds, 1 to 5,000. Below the ten seconds after
+    /// which an idle object loses its memory.
+    pub flush_ms: FlushMs,
+    /// The policies, in the order in which they are looked at. All that match a request apply.
+    pub policies: Vec<Policy>,
+}
+
+/// One policy: which requests, counted by what, against which limit.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// The name in `RateLimit` fields: 1 to 64 letters, digits, `-`, `_` and `.`.
+    pub name: Name,
+    /// Which requests it is for; without it, all.
+    #[serde(default, rename = "match")]
+    pub matches: Match,
+    /// What a request is counted under; without it, the client's address.
+    #[serde(default)]
+    pub key: PartitionKey,
+    /// What happens to a request that has no such key. There is no default: a shared bucket lets one caller
+    /// lock out all the others, and skipping lets them all in.
+    pub missing_key: MissingKey,
+    /// The quota and its window, such as `"100/minute"`.
+    pub limit: RateText,
+    /// What happens when the store does not answer in time.
+    #[serde(default)]
+    pub on_error: OnError,
+    /// How long to wait for the store, in milliseconds, 1 to 30,000.
+    #[serde(default)]
+    pub timeout_ms: TimeoutMs,
+    /// When counters reach the disk.
+    #[serde(default)]
+    pub durability: DurabilityName,
+    /// Where counters are kept.
+    #[serde(default)]
+    pub store: StoreName,
+    /// Says that a limit which KV cannot keep exactly will do.
+    #[serde(default)]
+    pub best_effort: bool,
+}
+
+/// What happens to a request without a partition key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MissingKey {
+    /// The policy does not count it.
+    Skip,
+    /// It is refused with 403.
+    Deny,
+    /// All of them share one bucket.
+    Shared,
+}
+
+/// What happens when the store fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnError {
+    /// The request passes, and the response says that it was not counted.
+    #[default]
+    Allow,
+    /// The request is answered with 503.
+    Deny,
+}
+
+/// See [`Durability`](crate::Durability).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DurabilityName {
+    /// At most `flush_ms` late.
+    #[default]
+    Relaxed,
+    /// Before the request goes on.
+    Strict,
+}
+
+/// Where counters are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreName {
+    /// In Durable Objects: exact.
+    #[default]
+    DurableObject,
+    /// In Workers KV: best effort.
+    Kv,
+}
+
+/// A number with its bounds and its default in its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct Bounded<const MIN: u64, const MAX: u64, const DEFAULT: u64>(u64);
+
+/// `shards`.
+pub type Shards = Bounded<1, 1024, 8>;
+/// `flush_ms`.
+pub type FlushMs = Bounded<1, 5000, 1000>;
+/// `timeout_ms`.
+pub type TimeoutMs = Bounded<1, 30_000, 1000>;
+
+impl<const MIN: u64, const MAX: u64, const DEFAULT: u64> Bounded<MIN, MAX, DEFAULT> {
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl<const MIN: u64, const MAX: u64, const DEFAULT: u64> Default for Bounded<MIN, MAX, DEFAULT> {
+    fn default() -> Self {
+        Self(DEFAULT)
+    }
+}
+
+impl<const MIN: u64, const MAX: u64, const DEFAULT: u64> TryFrom<u64> for Bounded<MIN, MAX, DEFAULT> {
+    type Error = String;
+
+    fn try_from(value: u64) -> Result<Self, String> {
+        let fits = (MIN..=MAX).contains(&value);
+        fits.then_some(Self(value)).ok_or_else(|| format!("expected {MIN} to {MAX}, got {value}"))
+    }
+}
+
+impl<const MIN: u64, const MAX: u64, const DEFAULT: u64> From<Bounded<MIN, MAX, DEFAULT>> for u64 {
+    fn from(value: Bounded<MIN, MAX, DEFAULT>) -> Self {
+        value.0
+    }
+}
+
+/// A policy's name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Name(String);
+
+impl Name {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let is_plain = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+        if is_plain && (1..=64).contains(&text.len()) {
+            return Ok(Self(text));
+        }
+        Err(format!("expected 1 to 64 letters, digits, '-', '_' or '.', got {text:?}"))
+    }
+}
+
+/// A rate as a person writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct RateText(Rate);
+
+impl RateText {
+    /// The rate.
+    pub const fn rate(self) -> Rate {
+        self.0
+    }
+}
+
+impl TryFrom<String> for RateText {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Rate::parse(&text).map(Self).map_err(|error| error.message().to_owned())
+    }
+}
+
+impl Policy {
+    /// The limit that the policy sets.
+    pub const fn limit(&self) -> Limit {
+        Limit { algorithm: Algorithm::FixedWindow, rate: self.limit.rate() }
+    }
+}
+
+impl Config {
+    /// Reads a configuration from JSON: the form in which a Worker gets its variables.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`]; the message begins with the path of the field.
+    ///
+    /// ```
+    /// use tollgate::Config;
+    /// let error = Config::parse(r#"{"policies":[{"name":"a","limit":"6O/minute","missing_key":"skip"}]}"#).unwrap_err();
+    /// assert!(error.message().starts_with("policies[0].limit: limit: expected"), "{error}");
+    /// ```
+    pub fn parse(json: &str) -> Result<Self, Error> {
+        let mut json = serde_json::Deserializer::from_str(json);
+        let config: Self = serde_path_to_error::deserialize(&mut json)
+            .map_err(|error| invalid(&error.path().to_string(), &reason(error.inner())))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// How many shards there are.
+    pub fn shard_count(&self) -> u16 {
+        u16::try_from(self.shards.get()).unwrap_or(1)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        for (index, policy) in self.policies.iter().enumerate() {
+            let field = |name: &str| format!("policies[{index}].{name}");
+            if self.policies.iter().take(index).any(|earlier| earlier.name == policy.name) {
+                let expected =
+                    format!("expected a name that no other policy has, got {:?} twice", policy.name.as_str());
+                return Err(invalid(&field("name"), &expected));
+            }
+            if policy.store == StoreName::Kv && !policy.best_effort {
+                let expected = "Workers KV cannot keep an exact limit: expected best_effort = true with store = \"kv\"";
+                return Err(invalid(&field("best_effort"), expected));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn invalid(path: &str, reason: &str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, format!("{path}: {reason}"))
+}
+
+/// serde_json says where in the text the error is; the path says it better.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_named_by_their_path() {
+        let policy =
+            |fields: &str| format!(r#"{{"policies":[{{"name":"a","limit":"1/s","missing_key":"skip"{fields}}}]}}"#);
+        for (json, message) in [
+            (r#"{"polices":[]}"#.to_owned(), "polices: unknown field `polices`"),
+            (r#"{"shards":0}"#.to_owned(), "shards: expected 1 to 1024, got 0"),
+            (r#"{"shards":-1}"#.to_owned(), "shards: invalid value: integer `-1`, expected u64"),
+            (r#"{"flush_ms":1e9}"#.to_owned(), "flush_ms: invalid type: floating point"),
+            (r#"{"policies":[{"limit":"1/s","missing_key":"skip"}]}"#.to_owned(), "policies[0]: missing field `name`"),
+            (r#"{"policies":[{"name":"a","limit":"1/s"}]}"#.to_owned(), "policies[0]: missing field `missing_key`"),
+            (r#"{"policies":[{"name":"a\"b"}]}"#.to_owned(), "policies[0].name: expected 1 to 64 letters"),
+            (policy(r#","limits":"1/s""#), "policies[0].limits: unknown field `limits`"),
+            (policy(r#","on_error":"open""#), "policies[0].on_error: unknown variant `open`"),
+            (policy(r#","store":"kv""#), "policies[0].best_effort: Workers KV cannot keep an exact limit"),
+            (policy(r#","match":{"path":"api"}"#), "policies[0].match.path: expected a path that begins with '/'"),
+            (policy(r#","match":{"methods":["FETCH IT"]}"#), "policies[0].match.methods[0]: expected an HTTP method"),
+            (policy(r#","key":{"header":"a b"}"#), "policies[0].key.header: expected the name of a header"),
+            (
+                policy(r#","key":{"address":{"ipv6_prefix":129}}"#),
+                "policies[0].key.address.ipv6_prefix: expected 0 to 128",
+            ),
+            ("[".to_owned(), ".: EOF"),
+        ] {
+            let error = Config::parse(&json).expect_err(&json);
+            let found = error.message().replace("policies[0].key.?.", "policies[0].key.");
+            assert!(found.starts_with(message), "{json}\n  gave {found}\n  want {message}");
+        }
+    }
+
+    #[test]
+    fn two_policies_cannot_share_a_name() {
+        let one = r#"{"name":"a","limit":"1/s","missing_key":"skip"}"#;
+        let error = Config::parse(&format!(r#"{{"policies":[{one},{one}]}}"#)).unwrap_err();
+        assert!(error.message().starts_with("policies[1].name: expected a name that no other policy has"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_configuration_has_defaults() {
+        let config = Config::parse("{}").unwrap();
+        assert_eq!((config.shard_count(), config.flush_ms.get(), config.policies.len()), (8, 1000, 0));
+    }
+}

@@ -1,0 +1,169 @@
+//! One shard: a keyspace over stored rows, its lock waiters, and when what is written.
+
+use crate::engine::command::{Bytes, Command, LockRequest};
+use crate::engine::keyspace::{Bounds, Changes, Keyspace, Rows};
+use crate::engine::reply::Reply;
+use crate::engine::resp::{Argv, decode_batch, encode_replies};
+use crate::stores::store::check_batch;
+use crate::values::error::{Error, ErrorKind};
+use crate::values::time::Timestamp;
+
+/// Rows that can be written. All of `changes` is kept, or none.
+pub trait StoredRows: Rows {
+    /// Writes `changes` in one step and says how many rows that took.
+    fn commit(&mut self, changes: &Changes) -> Result<usize, Error>;
+}
+
+/// When the counters of a batch reach the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// Soon: several hits share a row, and a crash may lose the last moments. Locks are written at once all the same.
+    Relaxed,
+    /// Before the reply leaves.
+    Strict,
+}
+
+/// The brain of a Durable Object.
+#[derive(Debug)]
+pub struct Shard<R: StoredRows> {
+    keyspace: Keyspace<R>,
+}
+
+/// What a shard says to one request for a lock.
+#[derive(Debug, PartialEq, Eq)]
+pub enum LockAnswer {
+    /// Answer now with this encoded reply.
+    Now(Vec<u8>),
+    /// Somebody else holds it: the caller is in the queue under its token.
+    Queued,
+}
+
+impl<R: StoredRows> Shard<R> {
+    /// A shard over `rows`.
+    pub fn new(rows: R, bounds: Bounds, seed: u64) -> Self {
+        Self { keyspace: Keyspace::new(rows, bounds, seed) }
+    }
+
+    /// Runs an encoded batch and encodes its replies.
+    ///
+    /// # Errors
+    /// The batch could not be read, or not be written: then nothing of it remains.
+    pub fn exec(&mut self, now: Timestamp, batch: &[u8], durability: Durability) -> Result<Vec<u8>, Error> {
+        let batch = decode_batch(batch)?;
+        check_batch(batch.len(), self.keyspace.bounds().batch_commands)?;
+        let mut must_write = durability == Durability::Strict;
+        let replies: Vec<Reply> = batch.into_iter().map(|argv| self.run(now, argv, &mut must_write)).collect();
+        if must_write {
+            self.flush()?;
+        }
+        Ok(encode_replies(&replies))
+    }
+
+    fn run(&mut self, now: Timestamp, argv: Argv, must_write: &mut bool) -> Reply {
+        match Command::parse(argv) {
+            Ok(command) => {
+                *must_write |= command.is_always_durable();
+                self.keyspace.apply(now, &command)
+            }
+            Err(error) => Reply::Error(error),
+        }
+    }
+
+    /// Acquires a lock for a caller that may wait. `body` holds two `TG.LOCK`: the first try, and the one for
+    /// [`turn`](Self::turn).
+    pub fn lock(&mut self, now: Timestamp, body: &[u8]) -> Result<LockAnswer, Error> {
+        let command = waiting_commands(body)?.0;
+        let reply = self.keyspace.apply(now, &command);
+        self.flush()?;
+        let is_held = matches!(&reply, Reply::Array(parts) if parts.first() == Some(&Reply::Integer(0)));
+        let waits = matches!(&command, Command::Lock(LockRequest { wait: Some(_), .. }));
+        Ok(if waits && is_held { LockAnswer::Queued } else { LockAnswer::Now(encode_replies(&[reply])) })
+    }
+
+    /// Asks again for a caller whose turn it is or whose wait is over, and answers it one way or the other. Two
+    /// replies, the first nil, say that the caller has waited.
+    pub fn turn(&mut self, now: Timestamp, body: &[u8]) -> Result<Vec<u8>, Error> {
+        let reply = self.keyspace.apply(now, &waiting_commands(body)?.1);
+        self.flush()?;
+        Ok(encode_replies(&[Reply::Nil, reply]))
+    }
+
+    /// Lets a caller that hung up leave: `body` is its `TG.UNLOCK`. Gives back its token.
+    pub fn leave(&mut self, now: Timestamp, body: &[u8]) -> Result<Bytes, Error> {
+        let unlock = decode_batch(body)?.pop().unwrap_or_default();
+        let Command::Unlock { key, token } = Command::parse(unlock)? else {
+            return Err(Error::new(ErrorKind::Protocol, "expected TG.UNLOCK"));
+        };
+        let _ = self.keyspace.apply(now, &Command::Unlock { key, token: token.clone() });
+        self.flush()?;
+        Ok(token)
+    }
+
+    /// Whose turn it is on each awaited lock: the tokens to ask again, and those whose wait is over. An asker
+    /// that gets the lock is out of the queue; the next turn comes when that lock is free.
+    pub fn turns(&mut self, now: Timestamp) -> Result<Vec<Bytes>, Error> {
+        let mut called = Vec::new();
+        for lock in self.keyspace.awaited_locks() {
+            let turn = self.keyspace.turn(now, &lock)?;
+            called.extend(turn.over);
+            called.extend(turn.next);
+        }
+        Ok(called)
+    }
+
+    /// When to look at [`turns`](Self::turns) again if nothing happens before.
+    pub fn next_turn(&mut self, now: Timestamp) -> Result<Option<Timestamp>, Error> {
+        let mut next: Option<Timestamp> = None;
+        for lock in self.keyspace.awaited_locks() {
+            let at = self.keyspace.next_turn(now, &lock)?;
+            next = [next, at].into_iter().flatten().min();
+        }
+        Ok(next)
+    }
+
+    /// Whether something waits to be written.
+    pub fn has_changes(&self) -> bool {
+        self.keyspace.has_changes()
+    }
+
+    /// Writes what has changed, in one step. When that fails, memory goes back to what is stored.
+    pub fn flush(&mut self) -> Result<usize, Error> {
+        if !self.keyspace.has_changes() {
+            return Ok(0);
+        }
+        let changes = self.keyspace.take_changes();
+        let written = self.keyspace.rows_mut().commit(&changes);
+        if written.is_err() {
+            self.keyspace.forget_changes(&changes);
+        }
+        written
+    }
+
+    /// Removes expired rows; says how many keys are left.
+    pub fn clean_up(&mut self, now: Timestamp) -> Result<usize, Error> {
+        self.flush()?;
+        Ok(self.keyspace.reclaim(now)?.keys)
+    }
+
+    /// The keyspace, for tests and tools.
+    pub const fn keyspace(&self) -> &Keyspace<R> {
+        &self.keyspace
+    }
+}
+
+/// The token of a caller that may wait.
+pub fn waiter_token(body: &[u8]) -> Result<Bytes, Error> {
+    match waiting_commands(body)?.0 {
+        Command::Lock(request) => Ok(request.token),
+        _ => Err(Error::new(ErrorKind::Protocol, "expected TG.LOCK")),
+    }
+}
+
+/// The first try, and the command for the caller's turn.
+fn waiting_commands(body: &[u8]) -> Result<(Command, Command), Error> {
+    let commands: Vec<Command> = decode_batch(body)?.into_iter().map(Command::parse).collect::<Result<_, _>>()?;
+    match <[Command; 2]>::try_from(commands) {
+        Ok([first @ Command::Lock(_), second @ Command::Lock(_)]) => Ok((first, second)),
+        _ => Err(Error::new(ErrorKind::Protocol, "expected two TG.LOCK")),
+    }
+}
