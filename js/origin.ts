@@ -3,12 +3,16 @@
 import type { Env } from "./env.ts";
 
 /** Sends the request on as it is. When the client goes, so does this request. */
-export function forward(request: Request, env: Env): Promise<Response> | Response {
+export async function forward(request: Request, env: Env): Promise<Response> {
   const origin = env.ORIGIN;
   if (origin === undefined || origin === "") return demo(request);
-  const onward = new Request(request, { redirect: "manual", signal: request.signal });
-  if (typeof origin !== "string") return origin.fetch(onward);
-  return fetch(new Request(target(request.url, origin), onward));
+  let onward = new Request(request, { redirect: "manual", signal: request.signal });
+  if (typeof origin === "string") onward = new Request(target(request.url, origin), onward);
+  try {
+    return await (typeof origin === "string" ? fetch(onward) : origin.fetch(onward));
+  } catch (error) {
+    return unreachable(error);
+  }
 }
 
 /** The same path and query at the origin, below the origin's own path. */
@@ -27,6 +31,16 @@ export function withHeaders(response: Response, headers: [string, string][]): Re
     : new Response(response.body, response);
   for (const [name, value] of headers) copy.headers.append(name, value);
   return copy;
+}
+
+/** The origin is down, or broke off before it answered: its failure, not the gate's. */
+function unreachable(error: unknown): Response {
+  console.error("tollgate: the origin did not answer:", error);
+  const problem = { type: "about:blank", title: "Bad Gateway", status: 502, detail: "The origin did not answer." };
+  return new Response(JSON.stringify(problem), {
+    status: 502,
+    headers: { "content-type": "application/problem+json", "cache-control": "no-store" },
+  });
 }
 
 function demo(request: Request): Response {

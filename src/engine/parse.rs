@@ -139,9 +139,12 @@ fn out_of_range(field: &str, expected: &str) -> CommandError {
     CommandError::new(format!("ERR {field}: expected {expected}"))
 }
 
+/// `KEEPTTL`, or an option with a time: its unit, whether it counts from the epoch, and its number.
+type Timed = Result<(TimeUnit, bool, Bytes), ()>;
+
 fn set(_: &str, mut args: Args) -> Parsed {
     let (key, value) = (args.word()?, args.word()?);
-    let (mut condition, mut expiry, mut get) = (None, None, false);
+    let (mut condition, mut expiry, mut get) = (None, None::<Timed>, false);
     while let Some(option) = args.option() {
         let time = |unit, absolute| Some((unit, absolute));
         let timed = match option.as_str() {
@@ -167,8 +170,12 @@ fn set(_: &str, mut args: Args) -> Parsed {
             "PXAT" => time(TimeUnit::Millis, true),
             _ => None,
         };
-        match (timed, &expiry, args.0.next()) {
-            (Some((unit, absolute)), None, Some(word)) => expiry = Some(Ok((unit, absolute, word))),
+        // The same option may come again, and the last one counts; two different ones exclude each other.
+        let fits = |known: &Timed| known.as_ref().is_ok_and(|(unit, absolute, _)| timed == Some((*unit, *absolute)));
+        match (timed, args.0.next()) {
+            (Some((unit, absolute)), Some(word)) if expiry.as_ref().is_none_or(fits) => {
+                expiry = Some(Ok((unit, absolute, word)));
+            }
             _ => return Err(CommandError::syntax()),
         }
     }

@@ -90,6 +90,11 @@ impl<S: Store, R: Runtime> Locks<S, R> {
         Self { store, runtime }
     }
 
+    /// The store the locks are in.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
     /// Acquires the lock `key`.
     ///
     /// # Errors
@@ -173,7 +178,6 @@ impl<S: Store, R: Runtime> Locks<S, R> {
             .await
         };
         match (self.release(&held).await, done) {
-            (Err(error), Ok(_)) if error.kind() != ErrorKind::LockLost => Err(error),
             (Err(error), Ok(_)) => Err(error),
             (_, done) => done,
         }

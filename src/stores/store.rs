@@ -60,6 +60,16 @@ impl<S: Store> Store for &S {
     }
 }
 
+impl<S: Store> Store for std::rc::Rc<S> {
+    fn exec(&self, batch: &[Command]) -> impl Future<Output = Result<Vec<Reply>, Error>> {
+        S::exec(self, batch)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        S::capabilities(self)
+    }
+}
+
 /// Refuses a batch that is longer than `most` commands.
 pub(crate) fn check_batch(length: usize, most: usize) -> Result<(), Error> {
     if length <= most {
