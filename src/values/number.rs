@@ -30,6 +30,12 @@ pub fn parse_count(text: &[u8]) -> Option<u64> {
     (value <= MAX_SAFE_INTEGER).then_some(value)
 }
 
+/// The number as JavaScript has it: exact up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "JavaScript has no other numbers")]
+pub const fn to_f64(value: u64) -> f64 {
+    value as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,6 +14,12 @@ impl Timestamp {
         Self(millis)
     }
 
+    /// The point that JavaScript's number of milliseconds names; what is no time is the epoch.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, and NaN is 0")]
+    pub const fn from_millis_f64(millis: f64) -> Self {
+        Self(millis as u64)
+    }
+
     /// Milliseconds since the Unix epoch.
     pub const fn as_millis(self) -> u64 {
         self.0

@@ -5,6 +5,7 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen_futures::JsFuture;
 
 use crate::facades::runtime::Runtime;
+use crate::values::number::to_f64;
 use crate::values::time::{Duration, Timestamp};
 
 #[wasm_bindgen]
@@ -50,16 +51,5 @@ impl Runtime for JsRuntime {
 
 /// `Date.now()`.
 pub fn now() -> Timestamp {
-    from_f64(Date::now())
-}
-
-/// A time from JavaScript's number of milliseconds; what is not a time is the epoch.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, and NaN is 0")]
-fn from_f64(millis: f64) -> Timestamp {
-    Timestamp::from_millis(millis as u64)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 ms, which is 285,000 years")]
-fn to_f64(millis: u64) -> f64 {
-    millis as f64
+    Timestamp::from_millis_f64(Date::now())
 }

@@ -101,7 +101,7 @@ fn route(parsed: Parsed, form: Form, backend: Backend) -> Result<(Vec<Reply>, Ve
 fn to_call(batch: ShardBatch, backend: Backend) -> (Call, Vec<usize>) {
     let target = match backend {
         Backend::Shards(_) => Target::Shard { shard: batch.shard, durability: STRICT },
-        Backend::Kv => Target::Kv { best_effort: true },
+        Backend::Kv => Target::Kv { best_effort: false },
     };
     (Call { target, body: batch.body, timeout_ms: CALL_TIMEOUT_MS }, batch.positions)
 }

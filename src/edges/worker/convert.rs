@@ -7,18 +7,7 @@ use crate::edges::exchange::{Answer, Call, Response, Step, Target, failure};
 use crate::engine::policy::Config;
 use crate::stores::durable_object::shard::Durability;
 use crate::values::error::{Error, ErrorKind};
-use crate::values::time::Timestamp;
-
-/// A time from JavaScript's number of milliseconds; what is not a time is the epoch.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, and NaN is 0")]
-pub(super) fn timestamp(millis: f64) -> Timestamp {
-    Timestamp::from_millis(millis as u64)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, where JavaScript's integers end")]
-pub(super) fn number(value: u64) -> f64 {
-    value as f64
-}
+use crate::values::number::to_f64;
 
 /// A JavaScript `Error` with the stable code in `code`.
 pub(super) fn to_js(error: &Error) -> JsValue {
@@ -65,7 +54,7 @@ pub(super) fn call(call: &Call) -> JsValue {
     set(&object, "path", &path.into());
     set(&object, "bestEffort", &best_effort.into());
     set(&object, "body", &Uint8Array::from(call.body.as_slice()));
-    set(&object, "timeoutMs", &number(call.timeout_ms).into());
+    set(&object, "timeoutMs", &to_f64(call.timeout_ms).into());
     object.into()
 }
 

@@ -11,6 +11,7 @@ use crate::edges::gate::Passage;
 use crate::edges::service;
 use crate::engine::matching::Facts;
 use crate::engine::policy::Config;
+use crate::values::time::Timestamp;
 
 #[wasm_bindgen]
 extern "C" {
@@ -84,7 +85,7 @@ impl Exchange {
     /// Goes on with the answers to the calls, in their order: bytes, or exceptions. `now` is in Unix ms.
     pub fn resume(&self, answers: Vec<JsValue>, now: f64) -> JsValue {
         let answers = answers.iter().map(convert::answer).collect();
-        let now = convert::timestamp(now);
+        let now = Timestamp::from_millis_f64(now);
         let mut state = self.state.borrow_mut();
         let next = match &mut state.0 {
             Machine::Gate(passage) => passage.finish(answers, now),

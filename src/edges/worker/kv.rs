@@ -12,6 +12,8 @@ use crate::engine::resp::{decode_batch, encode_replies};
 use crate::stores::kv::{KvStore, Namespace};
 use crate::stores::store::Store;
 use crate::values::error::{Error, ErrorKind};
+use crate::values::number::to_f64;
+use crate::values::time::Timestamp;
 
 #[wasm_bindgen]
 extern "C" {
@@ -40,7 +42,7 @@ impl Namespace for Binding {
     async fn put(&self, name: &str, value: Vec<u8>, expiration: Option<u64>) -> Result<(), Error> {
         let options = Object::new();
         if let Some(at) = expiration {
-            let _ = Reflect::set(&options, &"expiration".into(), &convert::number(at).into());
+            let _ = Reflect::set(&options, &"expiration".into(), &to_f64(at).into());
         }
         settle(self.0.put(name, &Uint8Array::from(value.as_slice()), &options)).await.map(drop)
     }
@@ -92,7 +94,7 @@ impl Kv {
 }
 
 async fn run(namespace: KvNamespace, body: &[u8], best_effort: bool) -> Result<Vec<u8>, Error> {
-    let mut store = KvStore::new(Binding(namespace), || convert::timestamp(Date::now()), Bounds::default());
+    let mut store = KvStore::new(Binding(namespace), || Timestamp::from_millis_f64(Date::now()), Bounds::default());
     if best_effort {
         store = store.best_effort();
     }

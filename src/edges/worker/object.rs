@@ -9,6 +9,8 @@ use super::sql::{SqlRows, Storage};
 use crate::engine::keyspace::Bounds;
 use crate::stores::durable_object::shard::{Durability, LockAnswer, Shard, waiter_token};
 use crate::values::error::Error;
+use crate::values::number::to_f64;
+use crate::values::time::Timestamp;
 
 /// A shard over an object's storage.
 #[wasm_bindgen]
@@ -25,7 +27,7 @@ impl ObjectShard {
     /// Opens the shard. `config` is the Worker's configuration as JSON, `seed` a random number.
     #[wasm_bindgen(constructor)]
     pub fn new(storage: Storage, config: &str, seed: f64) -> Answer<Self> {
-        let flush_ms = convert::number(convert::config(config)?.flush_ms.get());
+        let flush_ms = to_f64(convert::config(config)?.flush_ms.get());
         let rows = SqlRows::open(storage).map_err(|error| convert::to_js(&error))?;
         Ok(Self { shard: RefCell::new(Shard::new(rows, Bounds::default(), seed.to_bits())), flush_ms })
     }
@@ -39,13 +41,13 @@ impl ObjectShard {
     /// Runs an encoded batch at `now` (Unix ms) and gives its encoded replies.
     pub fn exec(&self, body: &[u8], strict: bool, now: f64) -> Answer<Vec<u8>> {
         let durability = if strict { Durability::Strict } else { Durability::Relaxed };
-        self.with(|shard| shard.exec(convert::timestamp(now), body, durability))
+        self.with(|shard| shard.exec(Timestamp::from_millis_f64(now), body, durability))
     }
 
     /// Tries for a lock: the encoded reply, or `undefined` when the caller is in the queue.
     pub fn lock(&self, body: &[u8], now: f64) -> Answer<Option<Vec<u8>>> {
         self.with(|shard| {
-            Ok(match shard.lock(convert::timestamp(now), body)? {
+            Ok(match shard.lock(Timestamp::from_millis_f64(now), body)? {
                 LockAnswer::Now(reply) => Some(reply),
                 LockAnswer::Queued => None,
             })
@@ -54,12 +56,12 @@ impl ObjectShard {
 
     /// The answer for a caller whose turn it is or whose wait is over.
     pub fn turn(&self, body: &[u8], now: f64) -> Answer<Vec<u8>> {
-        self.with(|shard| shard.turn(convert::timestamp(now), body))
+        self.with(|shard| shard.turn(Timestamp::from_millis_f64(now), body))
     }
 
     /// Lets a caller leave the queue, or gives its lock back. The token it waited under.
     pub fn leave(&self, body: &[u8], now: f64) -> Answer<String> {
-        self.with(|shard| shard.leave(convert::timestamp(now), body).map(text))
+        self.with(|shard| shard.leave(Timestamp::from_millis_f64(now), body).map(text))
     }
 
     /// The token that a caller of [`lock`](Self::lock) waits under.
@@ -70,15 +72,15 @@ impl ObjectShard {
 
     /// The tokens of those to be answered now.
     pub fn turns(&self, now: f64) -> Answer<Vec<String>> {
-        self.with(|shard| Ok(shard.turns(convert::timestamp(now))?.into_iter().map(text).collect()))
+        self.with(|shard| Ok(shard.turns(Timestamp::from_millis_f64(now))?.into_iter().map(text).collect()))
     }
 
     /// When to look at [`turns`](Self::turns) again, in Unix ms; `undefined` when nobody waits.
     #[wasm_bindgen(js_name = nextTurn)]
     pub fn next_turn(&self, now: f64) -> Answer<Option<f64>> {
         self.with(|shard| {
-            let next = shard.next_turn(convert::timestamp(now))?;
-            Ok(next.map(|at| convert::number(at.as_millis())))
+            let next = shard.next_turn(Timestamp::from_millis_f64(now))?;
+            Ok(next.map(|at| to_f64(at.as_millis())))
         })
     }
 
@@ -96,7 +98,7 @@ impl ObjectShard {
     /// Removes expired rows; says how many keys are left.
     #[wasm_bindgen(js_name = cleanUp)]
     pub fn clean_up(&self, now: f64) -> Answer<usize> {
-        self.with(|shard| shard.clean_up(convert::timestamp(now)))
+        self.with(|shard| shard.clean_up(Timestamp::from_millis_f64(now)))
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Shard<SqlRows>) -> Result<T, Error>) -> Answer<T> {

@@ -8,7 +8,7 @@ use crate::engine::keyspace::{Changes, Reclaimed, Rows, Usage};
 use crate::engine::row::{ROW_OVERHEAD, Row, decode, encode};
 use crate::stores::durable_object::shard::StoredRows;
 use crate::values::error::{Error, ErrorKind};
-use crate::values::number::MAX_SAFE_INTEGER;
+use crate::values::number::{MAX_SAFE_INTEGER, to_f64};
 use crate::values::time::Timestamp;
 
 #[wasm_bindgen]
@@ -86,7 +86,7 @@ impl SqlRows {
         }
         if let Some(fencing) = changes.fencing {
             let query = "INSERT OR REPLACE INTO meta (name, value) VALUES ('fencing', ?)";
-            written += self.run(query, &[convert::number(fencing).into()])?.rows_written()?;
+            written += self.run(query, &[to_f64(fencing).into()])?.rows_written()?;
         }
         Ok(written)
     }
@@ -125,7 +125,7 @@ impl SqlRows {
         let keys = usize::try_from(integer(&row, "keys")).unwrap_or(usize::MAX);
         let bytes = usize::try_from(integer(&row, "bytes")).unwrap_or(usize::MAX);
         let left = Usage { keys, bytes: bytes.saturating_add(keys.saturating_mul(ROW_OVERHEAD)) };
-        let next_expiry = column(&row, "next").as_f64().map(convert::timestamp);
+        let next_expiry = column(&row, "next").as_f64().map(Timestamp::from_millis_f64);
         Ok(Reclaimed { left, next_expiry })
     }
 }
@@ -146,7 +146,7 @@ fn blob(bytes: &[u8]) -> JsValue {
 
 /// A point in time as SQLite gets it; the exact one is in the row.
 fn millis(at: Timestamp) -> JsValue {
-    convert::number(at.as_millis().min(MAX_SAFE_INTEGER)).into()
+    to_f64(at.as_millis().min(MAX_SAFE_INTEGER)).into()
 }
 
 fn column(row: &JsValue, name: &str) -> JsValue {
@@ -154,7 +154,7 @@ fn column(row: &JsValue, name: &str) -> JsValue {
 }
 
 fn integer(row: &JsValue, name: &str) -> u64 {
-    column(row, name).as_f64().map_or(0, |value| convert::timestamp(value).as_millis())
+    column(row, name).as_f64().map_or(0, |value| Timestamp::from_millis_f64(value).as_millis())
 }
 
 fn failed(error: &JsValue) -> Error {
