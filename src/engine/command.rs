@@ -173,11 +173,14 @@ pub struct LockRequest {
     pub ttl: Duration,
     /// Who the owner says it is, for people who look.
     pub label: Bytes,
-    /// Queue for this long when the lock is held.
+    /// Queue for this long when the lock is held, at most [`MAX_WAIT`].
     pub wait: Option<Duration>,
-    /// The caller asks again within this span, or has given up. Without it, it counts as there while it waits.
+    /// The caller asks again within this span, or has given up: a second if not given, at most [`MAX_WAIT`].
     pub poll: Option<Duration>,
 }
+
+/// The longest wait for a lock: five minutes.
+pub const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// `NX` and `XX` of `SET`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

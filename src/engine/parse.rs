@@ -1,7 +1,9 @@
 //! From words to commands and back. Errors are Redis's own, and found at the moment Redis finds them: an
 //! unknown command or a wrong number of arguments when it is queued, the rest when it runs.
 
-use crate::engine::command::{Bytes, Command, Existence, ExpireAt, ExpireCondition, LockRequest, SetExpiry, TimeUnit};
+use crate::engine::command::{
+    Bytes, Command, Existence, ExpireAt, ExpireCondition, LockRequest, MAX_WAIT, SetExpiry, TimeUnit,
+};
 use crate::engine::reply::CommandError;
 use crate::engine::resp::Argv;
 use crate::rules::limit::{Algorithm, Limit};
@@ -114,6 +116,11 @@ impl Args {
             0 => Err(out_of_range("ttl_ms", "a positive number of milliseconds")),
             millis => Ok(Duration::from_millis(millis)),
         }
+    }
+
+    fn wait(&mut self, field: &str) -> Result<Duration, CommandError> {
+        let span = Duration::from_millis(self.count(field)?);
+        if span <= MAX_WAIT { Ok(span) } else { Err(out_of_range(field, "at most 300000")) }
     }
 
     fn token(&mut self) -> Result<Bytes, CommandError> {
@@ -271,8 +278,8 @@ fn lock(_: &str, mut args: Args) -> Parsed {
     while let Some(option) = args.option() {
         match option.as_str() {
             "LABEL" => request.label = args.word()?,
-            "WAIT" => request.wait = Some(Duration::from_millis(args.count("wait_ms")?)),
-            "POLL" => request.poll = Some(Duration::from_millis(args.count("poll_ms")?)),
+            "WAIT" => request.wait = Some(args.wait("wait_ms")?),
+            "POLL" => request.poll = Some(args.wait("poll_ms")?),
             _ => return Err(CommandError::syntax()),
         }
     }
@@ -444,6 +451,7 @@ mod tests {
     fn own_commands_refuse_bad_numbers_by_name() {
         for (line, text) in [
             ("TG.LOCK k t 0", "ERR ttl_ms: expected a positive number of milliseconds"),
+            ("TG.LOCK k t 5 WAIT 300001", "ERR wait_ms: expected at most 300000"),
             ("TG.LOCK k t 1.5", "ERR ttl_ms: expected an integer from 0 to 2^53 - 1"),
             ("TG.RENEW k t -5", "ERR ttl_ms: expected an integer from 0 to 2^53 - 1"),
             ("TG.LOCK k t NaN", "ERR ttl_ms: expected an integer from 0 to 2^53 - 1"),

@@ -8,7 +8,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use crate::engine::command::{Bytes, Command, LockRequest};
+use crate::engine::command::{Bytes, Command, LockRequest, MAX_WAIT};
 use crate::engine::reply::Reply;
 use crate::facades::limiter::exec;
 use crate::facades::runtime::Runtime;
@@ -115,7 +115,7 @@ impl<S: Store, R: Runtime> Locks<S, R> {
             let now = self.runtime.now();
             let left = deadline.map_or(Duration::ZERO, |deadline| deadline.saturating_since(now));
             if left > Duration::ZERO {
-                (request.wait, request.poll) = (Some(left), Some(ALIVE));
+                (request.wait, request.poll) = (Some(left.min(MAX_WAIT)), Some(ALIVE));
             } else {
                 (request.wait, request.poll) = (None, None);
             }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::values::{error::Error, error::ErrorKind, time::Timestamp};
 
-/// The most callers that may wait for one lock.
+/// The most callers that may wait in one keyspace, for all of its locks together.
 pub const MAX_WAITERS: usize = 10_000;
 
 /// One caller in the queue.
@@ -39,18 +39,27 @@ impl WaitQueue {
     /// Puts `waiter` at the end of the queue for `lock`, or renews it where it stands.
     ///
     /// # Errors
-    /// [`ErrorKind::Full`] when the queue is at [`MAX_WAITERS`].
-    pub fn join(&mut self, lock: &[u8], waiter: Waiter) -> Result<(), Error> {
-        let queue = self.by_lock.entry(lock.to_vec()).or_default();
-        if let Some(known) = queue.iter_mut().find(|w| w.token == waiter.token) {
+    /// [`ErrorKind::Full`] when [`MAX_WAITERS`] are waiting at `now`.
+    pub fn join(&mut self, lock: &[u8], waiter: Waiter, now: Timestamp) -> Result<(), Error> {
+        let known = self.by_lock.get_mut(lock).and_then(|queue| queue.iter_mut().find(|w| w.token == waiter.token));
+        if let Some(known) = known {
             *known = waiter;
             return Ok(());
         }
-        if queue.len() >= MAX_WAITERS {
-            return Err(Error::new(ErrorKind::Full, format!("{MAX_WAITERS} callers wait for this lock already")));
+        if self.total() >= MAX_WAITERS {
+            for lock in self.locks() {
+                self.prune(&lock, now);
+            }
         }
-        queue.push_back(waiter);
+        if self.total() >= MAX_WAITERS {
+            return Err(Error::new(ErrorKind::Full, format!("{MAX_WAITERS} callers wait for locks already")));
+        }
+        self.by_lock.entry(lock.to_vec()).or_default().push_back(waiter);
         Ok(())
+    }
+
+    fn total(&self) -> usize {
+        self.by_lock.values().map(VecDeque::len).sum()
     }
 
     /// Takes the waiter out of the queue. False when it was not in it.
@@ -120,9 +129,9 @@ mod tests {
     fn turns_come_in_the_order_of_arrival_and_the_dead_lose_theirs() {
         let (mut queue, at) = (WaitQueue::default(), Timestamp::from_millis);
         for (token, deadline, alive) in [("a", 100, 100), ("b", 100, 20), ("c", 50, 50)] {
-            queue.join(b"k", waiter(token, deadline, alive)).unwrap();
+            queue.join(b"k", waiter(token, deadline, alive), at(0)).unwrap();
         }
-        queue.join(b"k", waiter("a", 100, 10)).unwrap();
+        queue.join(b"k", waiter("a", 100, 10), at(0)).unwrap();
         assert_eq!(queue.len(b"k", at(0)), 3, "joining twice keeps one place");
         assert!(queue.is_behind_another(b"k", b"b", at(0)));
         assert!(!queue.is_behind_another(b"k", b"b", at(11)), "a was not heard of since 10");
@@ -134,18 +143,21 @@ mod tests {
     #[test]
     fn leaving_is_idempotent() {
         let mut queue = WaitQueue::default();
-        queue.join(b"k", waiter("a", 9, 9)).unwrap();
+        queue.join(b"k", waiter("a", 9, 9), Timestamp::default()).unwrap();
         assert!(queue.leave(b"k", b"a"));
         assert!(!queue.leave(b"k", b"a"));
         assert!(queue.first(b"k").is_none());
     }
 
     #[test]
-    fn a_full_queue_refuses() {
-        let mut queue = WaitQueue::default();
+    fn a_full_queue_refuses_until_somebody_gave_up() {
+        let (mut queue, at) = (WaitQueue::default(), Timestamp::from_millis);
         for i in 0..MAX_WAITERS {
-            queue.join(b"k", waiter(&i.to_string(), 9, 9)).unwrap();
+            let lock = (i % 100).to_string();
+            queue.join(lock.as_bytes(), waiter(&i.to_string(), 9, 9), at(0)).unwrap();
         }
-        assert_eq!(queue.join(b"k", waiter("x", 9, 9)).unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(queue.join(b"k", waiter("x", 99, 99), at(8)).unwrap_err().kind(), ErrorKind::Full);
+        assert!(queue.join(b"k", waiter("x", 99, 99), at(9)).is_ok());
+        assert_eq!(queue.locks(), [b"k".to_vec()]);
     }
 }

@@ -12,7 +12,7 @@ fn body(lines: &[&str]) -> Vec<u8> {
 }
 
 fn wait(token: &str, millis: u64) -> Vec<u8> {
-    body(&[&format!("TG.LOCK k {token} 10000 WAIT {millis}"), &format!("TG.LOCK k {token} 2000")])
+    body(&[&format!("TG.LOCK k {token} 10000 WAIT {millis} POLL {millis}"), &format!("TG.LOCK k {token} 2000")])
 }
 
 fn replies(bytes: &[u8]) -> Vec<Reply> {

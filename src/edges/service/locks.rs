@@ -123,7 +123,8 @@ fn acquire(request: &Request<'_>, key: Bytes, shards: u16) -> Result<(Pending, C
     let waits = wait > Duration::ZERO;
     let token = hex(&request.random.to_be_bytes()).into_bytes();
     let try_once =
-        LockRequest { key, token, ttl, label: body.owner.into_bytes(), wait: waits.then_some(wait), poll: None };
+        // The object holds the caller's promise and hears when it hangs up: it counts as there as long as it waits.
+        LockRequest { key, token, ttl, label: body.owner.into_bytes(), wait: waits.then_some(wait), poll: Some(wait) };
     let call = match (waits, place) {
         (false, _) => place.call(&[Command::Lock(try_once.clone())]),
         (true, Place::Kv { .. }) => return Err(bad("wait_ms", "0 with store \"kv\", which has no queue")),

@@ -7,8 +7,8 @@ use crate::engine::row::{Holder, Row, Value};
 use crate::rules::wait_queue::Waiter;
 use crate::values::time::{Duration, Timestamp};
 
-/// A span no wait reaches: the caller counts as there as long as it waits.
-const ALWAYS: Duration = Duration::from_secs(1 << 40);
+/// How long a caller that waits counts as there without asking again, when it does not say.
+const POLL: Duration = Duration::from_secs(1);
 
 impl<R: Rows> Keyspace<R> {
     /// Grants the lock when it is free and nobody came earlier; else joins the queue if the caller waits.
@@ -34,9 +34,9 @@ impl<R: Rows> Keyspace<R> {
             let waiter = Waiter {
                 token: token.clone(),
                 deadline: now.saturating_add(*wait),
-                alive_until: now.saturating_add(poll.unwrap_or(ALWAYS)),
+                alive_until: now.saturating_add(poll.unwrap_or(POLL)),
             };
-            self.waiters.join(key, waiter)?;
+            self.waiters.join(key, waiter, now)?;
         }
         let expires = holder.and_then(|(expires, _)| expires);
         Ok(Reply::Array(vec![
