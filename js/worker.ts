@@ -39,7 +39,9 @@ async function serve(request: Request, path: string, env: Env, ctx: ExecutionCon
   request.signal.addEventListener("abort", () => hangUp());
   const begin = (): core.Exchange => {
     const exchange = open(env).serve(request.method, path, request.headers, body, random);
+    const born = currentGeneration();
     hangUp = () => {
+      if (born !== currentGeneration()) return; // The queue went with the instance.
       const call = guarded(() => exchange.hangUp());
       if (call !== undefined) ctx.waitUntil(perform([call], env));
     };

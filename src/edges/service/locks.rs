@@ -156,8 +156,11 @@ fn by_token(request: &Request<'_>, key: Bytes, shards: u16, operation: Operation
 
 /// An empty body is one without fields.
 fn read<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Response> {
-    if body.trim_ascii().is_empty() {
-        return Ok(T::default());
+    match body.trim_ascii().first() {
+        None => return Ok(T::default()),
+        Some(b'{') => {}
+        // Serde would take an array too, as the fields by their order.
+        Some(_) => return Err(bad(".", "a JSON object")),
     }
     let mut json = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
