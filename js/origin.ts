@@ -1,6 +1,6 @@
 // What is behind the gate.
 
-import type { Env } from "./env.ts";
+import { type Env, StoreError } from "./env.ts";
 
 /** Sends the request on as it is. When the client goes, so does this request. */
 export async function forward(request: Request, env: Env): Promise<Response> {
@@ -17,7 +17,11 @@ export async function forward(request: Request, env: Env): Promise<Response> {
 
 /** The same path and query at the origin, below the origin's own path. */
 function target(from: string, origin: string): string {
-  const [url, base] = [new URL(from), new URL(origin)];
+  const [url, base] = [new URL(from), URL.canParse(origin) ? new URL(origin) : undefined];
+  if (base === undefined || !["http:", "https:"].includes(base.protocol)) {
+    const expected = `expected a URL such as "https://api.example.com", got ${JSON.stringify(origin)}`;
+    throw new StoreError(`ORIGIN: ${expected}`, "invalid-config");
+  }
   return base.origin + base.pathname.replace(/\/$/, "") + url.pathname + url.search;
 }
 

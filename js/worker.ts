@@ -1,13 +1,11 @@
 // The Worker: a gate in front of the origin, and the service under /_tollgate/.
 
 import { perform, type Step } from "./calls.ts";
-import { codeOf, configText, type Env, messageOf } from "./env.ts";
+import { codeOf, configText, type Env, messageOf, StoreError } from "./env.ts";
 import { forward, withHeaders } from "./origin.ts";
 import { core, currentGeneration, guarded } from "./wasm.ts";
 
 export { TollgateObject } from "./object.ts";
-
-const SERVICE = "/_tollgate";
 
 /** The largest body the service reads, in bytes. */
 const MAX_BODY = 4 << 20;
@@ -16,7 +14,7 @@ export default {
   async fetch(request, env, ctx): Promise<Response> {
     try {
       const path = new URL(request.url).pathname;
-      if (path === SERVICE || path.startsWith(`${SERVICE}/`)) return await serve(request, path, env, ctx);
+      if (isService(path)) return await serve(request, path, env, ctx);
       return await gate(request, path, env, ctx);
     } catch (error) {
       return failure(error);
@@ -28,10 +26,22 @@ async function gate(request: Request, path: string, env: Env, ctx: ExecutionCont
   const { response, afterwards } = await drive(() => open(env).check(request.method, path, request.headers), env);
   if (afterwards?.length) ctx.waitUntil(perform(afterwards, env));
   if (response?.status === undefined) return withHeaders(await forward(request, env), response?.headers ?? []);
-  return new Response(response.body, { status: response.status, headers: response.headers });
+  return respond(response);
+}
+
+function respond(response: Step["response"]): Response {
+  return new Response(response?.body ?? "", { status: response?.status ?? 500, headers: response?.headers ?? [] });
+}
+
+/** Odd spellings too: the origin must not see a token that was meant for us. Most paths need no second look. */
+function isService(path: string): boolean {
+  if (path.startsWith("/_tollgate/")) return true;
+  return /_tollgate|%/i.test(path) && guarded(() => core.isService(path));
 }
 
 async function serve(request: Request, path: string, env: Env, ctx: ExecutionContext): Promise<Response> {
+  const refusal = guarded(() => open(env).screen(request.headers)) as Step["response"];
+  if (refusal !== undefined) return respond(refusal);
   const body = await read(request);
   if (body === undefined) return Response.json({ error: `ERR body: expected at most ${MAX_BODY} bytes` }, { status: 413 });
   const random = crypto.getRandomValues(new Uint8Array(16));
@@ -53,7 +63,7 @@ async function serve(request: Request, path: string, env: Env, ctx: ExecutionCon
   const { response, afterwards } = await done;
   hangUp = () => {};
   if (afterwards?.length) ctx.waitUntil(perform(afterwards, env));
-  return new Response(response?.body ?? "", { status: response?.status ?? 500, headers: response?.headers ?? [] });
+  return respond(response);
 }
 
 /** Makes the calls of an exchange until it has a response. */
@@ -81,7 +91,12 @@ let openedIn = -1;
 
 function open(env: Env): core.Gate {
   if (opened === undefined || openedIn !== currentGeneration()) {
-    opened = new core.Gate(configText(env), env.TOLLGATE_TOKEN);
+    try {
+      opened = new core.Gate(configText(env), env.TOLLGATE_TOKEN);
+    } catch (error) {
+      if (codeOf(error) !== "invalid-config") throw error;
+      throw new StoreError(`TOLLGATE_CONFIG.${messageOf(error)}`, "invalid-config");
+    }
     openedIn = currentGeneration();
   }
   return opened;
@@ -114,7 +129,7 @@ function failure(error: unknown): Response {
     : "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
   const status = isConfig ? 500 : 503;
   const title = isConfig ? "The gate's configuration is invalid" : "The gate failed";
-  const detail = isConfig ? `TOLLGATE_CONFIG.${messageOf(error)}` : undefined;
+  const detail = isConfig ? messageOf(error) : undefined;
   const headers: Record<string, string> = { "content-type": "application/problem+json" };
   if (!isConfig) headers["retry-after"] = "1";
   return new Response(JSON.stringify({ type, title, status, detail }), { status, headers });

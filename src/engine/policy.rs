@@ -1,6 +1,7 @@
 //! Policies as data. What does not fit is refused with the path of the field and what was expected of it.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::engine::matching::{Match, PartitionKey};
 use crate::rules::limit::{Algorithm, Limit};
@@ -203,6 +204,7 @@ impl Config {
     /// assert!(error.message().starts_with("policies[0].limit: limit: expected"), "{error}");
     /// ```
     pub fn parse(json: &str) -> Result<Self, Error> {
+        check_tables(json)?;
         let mut json = serde_json::Deserializer::from_str(json);
         let config: Self = serde_path_to_error::deserialize(&mut json)
             .map_err(|error| invalid(&error.path().to_string(), &reason(error.inner())))?;
@@ -229,6 +231,28 @@ impl Config {
             }
         }
         Ok(())
+    }
+}
+
+/// Serde would read an array where a table is expected, as the fields by their order: a mistake that no unknown
+/// field shows.
+fn check_tables(json: &str) -> Result<(), Error> {
+    let Ok(config) = serde_json::from_str::<Value>(json) else { return Ok(()) }; // Said better when it is read.
+    expect_table("", Some(&config))?;
+    for (index, policy) in config.get("policies").and_then(Value::as_array).into_iter().flatten().enumerate() {
+        let path = format!("policies[{index}]");
+        expect_table(&path, Some(policy))?;
+        expect_table(&format!("{path}.match"), policy.get("match"))?;
+        expect_table(&format!("{path}.key"), policy.get("key"))?;
+        expect_table(&format!("{path}.key.address"), policy.get("key").and_then(|key| key.get("address")))?;
+    }
+    Ok(())
+}
+
+fn expect_table(path: &str, value: Option<&Value>) -> Result<(), Error> {
+    match value {
+        Some(value) if !value.is_object() => Err(invalid(if path.is_empty() { "." } else { path }, "expected a table")),
+        _ => Ok(()),
     }
 }
 
@@ -269,6 +293,10 @@ mod tests {
                 "policies[0].key.address.ipv6_prefix: expected 0 to 128",
             ),
             ("[".to_owned(), ".: EOF"),
+            ("[]".to_owned(), ".: expected a table"),
+            (r#"{"policies":[["a"]]}"#.to_owned(), "policies[0]: expected a table"),
+            (policy(r#","match":[["GET"]]"#), "policies[0].match: expected a table"),
+            (policy(r#","key":{"address":[32]}"#), "policies[0].key.address: expected a table"),
         ] {
             let error = Config::parse(&json).expect_err(&json);
             let found = error.message().replace("policies[0].key.?.", "policies[0].key.");

@@ -168,6 +168,7 @@ test("a configuration that cannot be read answers 500 and names the field", asyn
     [{ policies: [policy({ limit: "6O/minute" })] }, /^TOLLGATE_CONFIG\.policies\[0\]\.limit: /],
     [{ policies: [policy({ store: "kv" })] }, /^TOLLGATE_CONFIG\.policies\[0\]\.best_effort: /],
     ["{", /^TOLLGATE_CONFIG\./],
+    ["[]", /^TOLLGATE_CONFIG\.\.: expected a table/],
   ] as const) {
     const gate = await startGate(t, { config });
     for (let again = 0; again < 2; again += 1) {

@@ -53,6 +53,8 @@ test("a lock on KV is refused unless the caller asks for best effort by name", a
   const gate = await startGate(t);
   const refused = await gate.acquire("k", { store: "kv" });
   assert.deepEqual([refused.status, refused.body.code], [400, "best-effort-required"]);
+  const command = await gate.service("POST", "kv", ["TG.LOCK", "k", "token", 1000]);
+  assert.deepEqual([command.status, command.body.code], [400, "best-effort-required"]);
   const mode = { store: "kv", best_effort: true };
   const waits = await gate.acquire("k", { ...mode, wait_ms: 100 });
   assert.deepEqual([waits.status, waits.body.code], [400, "invalid-argument"]);

@@ -7,7 +7,7 @@ import { type IncomingMessage, request as send } from "node:http";
 import { test } from "node:test";
 import { gzipSync } from "node:zlib";
 
-import { LONG, startGate } from "./support/gate.ts";
+import { LONG, startGate, TOKEN } from "./support/gate.ts";
 import { fields, hangUp, readAll, request, startOrigin, values } from "./support/http.ts";
 
 const config = { policies: [{ name: "all", limit: `1000/${LONG}`, missing_key: "shared" }] };
@@ -184,4 +184,31 @@ test("a WebSocket reaches the origin through the gate", async (t) => {
   socket.send("hello");
   assert.equal((await answer)[0].data, "hello");
   socket.close();
+});
+
+test("what belongs to the service never reaches the origin, however it is spelled", async (t) => {
+  const seen: string[] = [];
+  const origin = await startOrigin(t, (received, response) => {
+    seen.push(received.url ?? "");
+    response.end();
+  });
+  const gate = await startGate(t, { config, origin: origin.url });
+  const headers = { authorization: `Bearer ${TOKEN}` };
+  const spellings = ["/_tollgate", "//_tollgate/redis", "/%5Ftollgate/redis", "/_TOLLGATE/redis", "/a/..%2f_tollgate/redis"];
+  for (const path of spellings) {
+    assert.equal((await request(gate.url, { path, headers })).status, 404, path);
+  }
+  assert.equal((await request(gate.url, { path: "/_tollgate/locks/..%2f..", headers })).status, 200);
+  assert.deepEqual(seen, []);
+  assert.equal((await request(gate.url, { path: "/_tollgates/100%25", headers })).status, 200);
+  assert.deepEqual(seen, ["/_tollgates/100%25"]);
+});
+
+test("an origin that is no URL is a 500 that names it", async (t) => {
+  for (const origin of ["api.example.com", "ftp://example.com", "nonsense"]) {
+    const gate = await startGate(t, { config, origin });
+    const received = await request(gate.url, { path: "/" });
+    assert.equal(received.status, 500);
+    assert.match(received.body.toString(), /"detail":"ORIGIN: expected a URL such as/);
+  }
 });

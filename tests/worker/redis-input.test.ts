@@ -109,6 +109,8 @@ test("a body of more than 4 MB is 413, and one below it is read", async (t) => {
     const { status, body } = await gate.service("POST", "redis", ["SET", "new", MB.repeat(4)]);
     assert.deepEqual([status, body.error], [413, "ERR body: expected at most 4194304 bytes"]);
   });
+  const stranger = await gate.fetch("/_tollgate/redis", { method: "POST", body: MB.repeat(5) });
+  assert.equal(stranger.status, 401, "nobody reads a stranger's body");
   const parts = Object.fromEntries(["a", "b", "c"].map((name) => [name, MB.slice(0, -100)]));
   const sets = Object.entries(parts).map(([name, value]) => ["SET", name, value]);
   const { status, body } = await gate.service("POST", "redis/pipeline", sets);

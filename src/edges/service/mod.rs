@@ -40,13 +40,16 @@ pub enum Pending {
     Lock(locks::Pending),
 }
 
-/// Looks at a request; `secret` is the configured token.
-pub fn begin(request: &Request<'_>, secret: Option<&str>, shards: u16) -> (Option<Pending>, Step) {
-    let Some(secret) = secret.filter(|secret| !secret.is_empty()) else { return refuse(not_found()) };
-    if !is_authorized(request, secret) {
-        let response = error_json(401, "WRONGPASS invalid or missing bearer token", None);
-        return refuse(response.with("www-authenticate", "Bearer".to_owned()));
-    }
+/// Who may not use the service, by the header fields alone: nobody reads the body of a stranger. `secret` is the
+/// configured token; without one the service does not exist.
+pub fn screen(header: &dyn Fn(&str) -> Option<String>, secret: Option<&str>) -> Option<Response> {
+    let Some(secret) = secret.filter(|secret| !secret.is_empty()) else { return Some(not_found()) };
+    let refusal = || error_json(401, "WRONGPASS invalid or missing bearer token", None);
+    (!is_authorized(header, secret)).then(|| refusal().with("www-authenticate", "Bearer".to_owned()))
+}
+
+/// Looks at a request that was screened.
+pub fn begin(request: &Request<'_>, shards: u16) -> (Option<Pending>, Step) {
     let path = request.path.strip_prefix(PREFIX).unwrap_or_default();
     let (head, rest) = path.split_once('/').unwrap_or((path, ""));
     let begun = match head {
@@ -84,8 +87,8 @@ fn refuse(response: Response) -> (Option<Pending>, Step) {
 }
 
 /// Compares digests, so that the time it takes says nothing about the secret.
-fn is_authorized(request: &Request<'_>, secret: &str) -> bool {
-    let header = (request.header)("authorization").unwrap_or_default();
+fn is_authorized(header: &dyn Fn(&str) -> Option<String>, secret: &str) -> bool {
+    let header = header("authorization").unwrap_or_default();
     let Some((scheme, token)) = header.split_once(' ') else { return false };
     scheme.eq_ignore_ascii_case("bearer") && Sha256::digest(token.trim()) == Sha256::digest(secret)
 }

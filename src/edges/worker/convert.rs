@@ -59,7 +59,7 @@ pub(super) fn call(call: &Call) -> JsValue {
 }
 
 /// `{ status, headers, body }`; without a status the request goes to the origin.
-fn response(response: &Response) -> JsValue {
+pub(super) fn response(response: &Response) -> JsValue {
     let object = Object::new();
     set(&object, "status", &response.status.map_or(JsValue::UNDEFINED, JsValue::from));
     let field = |(name, value): &(&str, String)| JsValue::from(Array::of2(&(*name).into(), &value.as_str().into()));

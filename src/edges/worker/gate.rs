@@ -10,6 +10,7 @@ use crate::edges::exchange::Step;
 use crate::edges::gate::Passage;
 use crate::edges::service;
 use crate::engine::matching::Facts;
+use crate::engine::path::normal_path;
 use crate::engine::policy::Config;
 use crate::values::time::Timestamp;
 
@@ -45,14 +46,28 @@ impl Gate {
         Exchange::new(Machine::Gate(passage), step)
     }
 
-    /// Begins with a request for the service: its path begins with `/_tollgate/`. `random` is 16 bytes.
+    /// The refusal of a request for the service whose sender may not use it, else `undefined`.
+    pub fn screen(&self, headers: &Headers) -> JsValue {
+        let header = |name: &str| headers.get(name).ok().flatten();
+        service::screen(&header, self.secret.as_deref())
+            .map_or(JsValue::UNDEFINED, |refusal| convert::response(&refusal))
+    }
+
+    /// Begins with a request for the service that was screened. `random` is 16 bytes.
     pub fn serve(&self, method: &str, path: &str, headers: &Headers, body: &[u8], random: &[u8]) -> Exchange {
         let header = |name: &str| headers.get(name).ok().flatten();
         let random = random.iter().fold(0, |sum: u128, byte| (sum << 8) | u128::from(*byte));
         let request = service::Request { method, path, header: &header, body, random };
-        let (pending, step) = service::begin(&request, self.secret.as_deref(), self.config.shard_count());
+        let (pending, step) = service::begin(&request, self.config.shard_count());
         Exchange::new(pending.map_or(Machine::Over, Machine::Service), step)
     }
+}
+
+/// Whether a path, in whatever spelling, belongs to the service and must not reach the origin.
+#[wasm_bindgen(js_name = isService)]
+pub fn is_service(path: &str) -> bool {
+    let path = normal_path(path);
+    path.strip_prefix("/_tollgate").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[derive(Debug)]

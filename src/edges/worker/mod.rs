@@ -7,7 +7,7 @@ mod kv;
 mod object;
 mod sql;
 
-pub use gate::{Exchange, Gate};
+pub use gate::{Exchange, Gate, is_service};
 pub use kv::Kv;
 pub use object::ObjectShard;
 
