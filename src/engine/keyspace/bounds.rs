@@ -14,13 +14,22 @@ pub struct Bounds {
     pub batch_commands: usize,
     /// Most keys.
     pub keys: usize,
-    /// Most bytes of keys and values together. An isolate has 128 MB for everything.
+    /// Most bytes of keys and values together.
     pub total_bytes: usize,
+    /// Most bytes of stored rows that are kept in memory as well. An isolate has 128 MB for all of its objects.
+    pub cache_bytes: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { key_bytes: 1024, value_bytes: 1 << 20, batch_commands: 1000, keys: 100_000, total_bytes: 32 << 20 }
+        Self {
+            key_bytes: 1024,
+            value_bytes: 1 << 20,
+            batch_commands: 1000,
+            keys: 100_000,
+            total_bytes: 32 << 20,
+            cache_bytes: 8 << 20,
+        }
     }
 }
 

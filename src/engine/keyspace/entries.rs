@@ -20,6 +20,7 @@ impl<R: Rows> Keyspace<R> {
             && !self.dirty.contains(key)
             && let Some(row) = self.rows.load(key)?
         {
+            self.cached = self.cached.saturating_add(key.len()).saturating_add(row.weight());
             self.entries.insert(key.to_vec(), row);
         }
         if self.entries.get(key).is_some_and(|row| row.is_expired(now)) {
@@ -70,6 +71,7 @@ impl<R: Rows> Keyspace<R> {
             // Else it is counted when somebody needs to know: the count reads every stored row.
             self.usage = Some(self.room(now, new_keys, old, new)?);
         }
+        self.cached = self.cached.saturating_sub(old).saturating_add(new);
         Ok(())
     }
 
@@ -140,6 +142,7 @@ impl<R: Rows> Keyspace<R> {
     fn forget(&mut self, key: &[u8]) {
         if let Some(row) = self.entries.swap_remove(key) {
             self.usage = self.usage.map(|usage| usage.minus(weigh(key, &row)));
+            self.cached = self.cached.saturating_sub(weigh(key, &row).bytes);
             self.mark(key);
         }
     }

@@ -48,6 +48,8 @@ pub struct Keyspace<R: Rows = NoRows> {
     dirty: HashSet<Bytes, FixedState>,
     /// Keys and bytes in memory and in the rows together. `None` until the rows were asked.
     usage: Option<Usage>,
+    /// Bytes of the entries in memory, about.
+    cached: usize,
     /// Where the sweep that goes along with writes stands.
     cursor: usize,
     /// Nothing can expire before this: a full keyspace does not sweep again until then.
@@ -68,6 +70,7 @@ impl<R: Rows> Keyspace<R> {
             entries: IndexMap::with_hasher(FixedState::with_seed(seed)),
             dirty: HashSet::with_hasher(FixedState::with_seed(seed)),
             usage: None,
+            cached: 0,
             cursor: 0,
             sweep_after: Timestamp::default(),
             fencing: None,
@@ -139,6 +142,20 @@ impl<R: Rows> Keyspace<R> {
         self.fencing = None;
     }
 
+    /// Whether more rows are in memory than should be. Written rows can be let go of: see [`trim`](Self::trim).
+    pub const fn is_over_cache(&self) -> bool {
+        R::STORED && self.cached > self.bounds.cache_bytes
+    }
+
+    /// Lets go of all entries that are as stored. They are loaded again when asked for.
+    pub fn trim(&mut self) {
+        let dirty = &self.dirty;
+        self.entries.retain(|key, _| dirty.contains(key));
+        self.entries.shrink_to_fit();
+        self.cached = self.entries.iter().map(|(key, row)| key.len().saturating_add(row.weight())).sum();
+        self.cursor = 0;
+    }
+
     /// The row source.
     pub const fn rows(&self) -> &R {
         &self.rows
@@ -174,6 +191,7 @@ impl Clone for Keyspace<NoRows> {
             entries: self.entries.clone(),
             dirty: self.dirty.clone(),
             usage: self.usage,
+            cached: self.cached,
             cursor: self.cursor,
             sweep_after: self.sweep_after,
             fencing: self.fencing,

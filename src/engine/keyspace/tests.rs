@@ -170,6 +170,24 @@ fn keys_on_disk_count_against_the_bound() {
 }
 
 #[test]
+fn written_rows_can_be_let_go_of_and_unwritten_ones_stay() {
+    let disk = Disk::default();
+    let bounds = Bounds { cache_bytes: 1000, ..Bounds::default() };
+    let mut keyspace = Keyspace::new(disk.clone(), bounds, 1);
+    for i in 0..20 {
+        run(&mut keyspace, 0, &format!("SET k{i} v"));
+    }
+    assert!(keyspace.is_over_cache());
+    flush(&mut keyspace);
+    run(&mut keyspace, 0, "INCRBY new 5");
+    keyspace.trim();
+    assert!(!keyspace.is_over_cache());
+    assert_eq!(run(&mut keyspace, 0, "GET new"), Reply::Bulk(b"5".to_vec()));
+    assert_eq!(run(&mut keyspace, 0, "EXISTS k0 k19"), Reply::Integer(2));
+    assert_eq!(keyspace.usage().unwrap().keys, 21);
+}
+
+#[test]
 fn a_failed_write_leaves_what_is_stored() {
     let disk = Disk::default();
     let mut keyspace = stored(&disk);

@@ -53,8 +53,11 @@ impl<R: StoredRows> Shard<R> {
         check_batch(batch.len(), self.keyspace.bounds().batch_commands)?;
         let mut must_write = durability == Durability::Strict;
         let replies: Vec<Reply> = batch.into_iter().map(|argv| self.run(now, argv, &mut must_write)).collect();
-        if must_write {
+        if must_write || self.keyspace.is_over_cache() {
             self.flush()?;
+        }
+        if self.keyspace.is_over_cache() {
+            self.keyspace.trim();
         }
         Ok(encode_replies(&replies))
     }

@@ -94,7 +94,8 @@ pub struct World<C> {
 
 impl<C: Fn() -> Timestamp> World<C> {
     pub fn new(clock: C, count: u16, durability: Durability) -> Self {
-        let bounds = Bounds::default();
+        // So little that rows come and go all the time.
+        let bounds = Bounds { cache_bytes: 600, ..Bounds::default() };
         Self { clock, count, bounds, durability, disks: RefCell::default(), shards: RefCell::default() }
     }
 
