@@ -15,10 +15,12 @@ export interface Env {
   ORIGIN?: string | Fetcher;
 }
 
-/** The configuration as JSON text. */
+/** The configuration as JSON text. A misspelt name must not run without limits, so there is no default. */
 export function configText(env: Env): string {
   const config = env.TOLLGATE_CONFIG;
-  if (config === undefined || config === null) return "";
+  if (config === undefined || config === null) {
+    throw new StoreError("TOLLGATE_CONFIG: expected a table, which may be empty, got none", "invalid-config");
+  }
   return typeof config === "string" ? config : JSON.stringify(config);
 }
 

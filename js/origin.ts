@@ -18,8 +18,8 @@ export async function forward(request: Request, env: Env): Promise<Response> {
 /** The same path and query at the origin, below the origin's own path. */
 function target(from: string, origin: string): string {
   const [url, base] = [new URL(from), URL.canParse(origin) ? new URL(origin) : undefined];
-  if (base === undefined || !["http:", "https:"].includes(base.protocol)) {
-    const expected = `expected a URL such as "https://api.example.com", got ${JSON.stringify(origin)}`;
+  if (base === undefined || !["http:", "https:"].includes(base.protocol) || base.search + base.hash !== "") {
+    const expected = `expected a URL such as "https://api.example.com/v1", got ${JSON.stringify(origin)}`;
     throw new StoreError(`ORIGIN: ${expected}`, "invalid-config");
   }
   return base.origin + base.pathname.replace(/\/$/, "") + url.pathname + url.search;

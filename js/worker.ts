@@ -13,9 +13,9 @@ const MAX_BODY = 4 << 20;
 export default {
   async fetch(request, env, ctx): Promise<Response> {
     try {
-      const path = new URL(request.url).pathname;
-      if (isService(path)) return await serve(request, path, env, ctx);
-      return await gate(request, path, env, ctx);
+      const { pathname, search } = new URL(request.url);
+      if (!isService(pathname)) return await gate(request, pathname, env, ctx);
+      return await serve(request, pathname + search, env, ctx).catch(serviceFailure);
     } catch (error) {
       return failure(error);
     }
@@ -94,7 +94,8 @@ function open(env: Env): core.Gate {
     try {
       opened = new core.Gate(configText(env), env.TOLLGATE_TOKEN);
     } catch (error) {
-      if (codeOf(error) !== "invalid-config") throw error;
+      const isPath = codeOf(error) === "invalid-config" && !(error instanceof StoreError);
+      if (!isPath) throw error;
       throw new StoreError(`TOLLGATE_CONFIG.${messageOf(error)}`, "invalid-config");
     }
     openedIn = currentGeneration();
@@ -118,6 +119,14 @@ async function read(request: Request): Promise<Uint8Array | undefined> {
     at += chunk.byteLength;
   }
   return body;
+}
+
+/** The same in the service's own form. */
+function serviceFailure(error: unknown): Response {
+  console.error("tollgate:", error);
+  const isConfig = codeOf(error) === "invalid-config";
+  const text = isConfig ? `ERR ${messageOf(error)}` : "ERR the service failed";
+  return Response.json({ error: text, code: codeOf(error) }, { status: isConfig ? 500 : 503 });
 }
 
 /** A configuration that cannot be read, or a bug: never a silent pass, never a 429. */

@@ -10,6 +10,7 @@ cd "$ROOT"
 # Tools that belong to no single checkout. They are kept by version, so clones share them and no other
 # project's tools are replaced.
 TOOLS=${TOLLGATE_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/tollgate}
+case $TOOLS in /*) ;; *) TOOLS=$ROOT/$TOOLS ;; esac
 
 say() { printf '%s\n' "$*"; }
 warn() { printf '%s\n' "$*" >&2; }
@@ -99,4 +100,4 @@ export PATH
 
 # Nothing here reports to anyone, asks a question or looks for a newer version of itself.
 export WRANGLER_SEND_METRICS=false WRANGLER_HIDE_BANNER=true WRANGLER_NO_SKILLS_UPDATE_PROMPTS=true
-export NO_UPDATE_NOTIFIER=1 npm_config_update_notifier=false
+export CLOUDFLARE_CF_FETCH_ENABLED=false NO_UPDATE_NOTIFIER=1 npm_config_update_notifier=false

@@ -30,6 +30,15 @@ pub struct Passage {
     config: Rc<Config>,
     accept: Option<String>,
     groups: Vec<Group>,
+    phase: Phase,
+}
+
+/// Where several shards are asked, all of them are looked at before any is charged: a client that one policy refuses
+/// must not use up what others share with it, not even for the moment until a refund.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Peek,
+    Take,
 }
 
 /// The policies that are asked in one call: their keys live in the same place.
@@ -59,7 +68,7 @@ impl Passage {
     /// Looks at a request: which policies apply, and what to ask where.
     pub fn begin(config: &Rc<Config>, facts: &Facts<'_>) -> (Self, Step) {
         let accept = (facts.header)("accept");
-        let mut passage = Self { config: Rc::clone(config), accept, groups: Vec::new() };
+        let mut passage = Self { config: Rc::clone(config), accept, groups: Vec::new(), phase: Phase::Take };
         for (index, policy) in config.policies.iter().enumerate().filter(|(_, policy)| policy.matches.matches(facts)) {
             let partition_key = match (policy.key.of(facts), policy.missing_key) {
                 (Some(key), _) => key,
@@ -69,7 +78,10 @@ impl Passage {
             };
             passage.add(index, policy, &partition_key);
         }
-        let calls: Vec<Call> = passage.groups.iter().map(|group| passage.take(group)).collect();
+        if passage.groups.len() > 1 {
+            passage.phase = Phase::Peek;
+        }
+        let calls = passage.calls();
         let step = if calls.is_empty() { Step::done(Response::default()) } else { Step::Calls(calls) };
         (passage, step)
     }
@@ -105,19 +117,38 @@ impl Passage {
         self.config.policies.get(charge.policy)
     }
 
-    fn take(&self, group: &Group) -> Call {
-        let limits = group.charges.iter().filter_map(|charge| Some((charge.key.clone(), self.policy(charge)?.limit())));
-        let take = Command::Take { cost: COST, limits: limits.collect() };
-        Call { target: group.target, body: encode_commands([&take].into_iter()), timeout_ms: group.timeout_ms }
+    fn calls(&self) -> Vec<Call> {
+        self.groups.iter().map(|group| self.ask(group)).collect()
     }
 
-    /// Weighs the answers, one for each call of [`begin`](Self::begin).
-    pub fn finish(&self, answers: Vec<Answer>, now: Timestamp) -> Step {
+    fn ask(&self, group: &Group) -> Call {
+        let limits = group.charges.iter().filter_map(|charge| Some((charge.key.clone(), self.policy(charge)?.limit())));
+        let limits = limits.collect();
+        let ask = match self.phase {
+            Phase::Peek => Command::Peek { cost: COST, limits },
+            Phase::Take => Command::Take { cost: COST, limits },
+        };
+        Call { target: group.target, body: encode_commands([&ask].into_iter()), timeout_ms: group.timeout_ms }
+    }
+
+    /// Weighs the answers, one for each call.
+    pub fn resume(&mut self, answers: Vec<Answer>, now: Timestamp) -> Step {
+        let step = self.weigh(answers, now);
+        match (self.phase, &step) {
+            (Phase::Peek, Step::Done { response, .. }) if response.status.is_none() => {
+                self.phase = Phase::Take;
+                Step::Calls(self.calls())
+            }
+            _ => step,
+        }
+    }
+
+    fn weigh(&self, answers: Vec<Answer>, now: Timestamp) -> Step {
         let (mut verdicts, mut failed, mut taken) = (Vec::new(), Vec::new(), Vec::new());
         for (group, answer) in self.groups.iter().zip(answers) {
             match answer.and_then(|bytes| self.read(group, &bytes)) {
                 Ok(answered) => {
-                    if answered.iter().all(|verdict| verdict.allowed) {
+                    if self.phase == Phase::Take && answered.iter().all(|verdict| verdict.allowed) {
                         taken.extend(group.charges.iter().zip(answered.iter().map(|v| v.reset_at)).map(|c| (group, c)));
                     }
                     verdicts.extend(answered);
@@ -268,14 +299,11 @@ mod tests {
             let now = Timestamp::from_millis(now);
             let header = |name: &str| headers.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
             let facts = Facts { method: "GET", path, header: &header };
-            let (passage, step) = Passage::begin(&self.config.clone(), &facts);
-            let step = match step {
-                Step::Calls(calls) => {
-                    let answers = calls.iter().map(|call| self.call(call, now)).collect();
-                    passage.finish(answers, now)
-                }
-                done => done,
-            };
+            let (mut passage, mut step) = Passage::begin(&self.config.clone(), &facts);
+            while let Step::Calls(calls) = &step {
+                let answers = calls.iter().map(|call| self.call(call, now)).collect();
+                step = passage.resume(answers, now);
+            }
             let Step::Done { response, afterwards } = step else { panic!("no end") };
             for call in afterwards {
                 let _ = self.call(&call, now);
@@ -320,6 +348,26 @@ mod tests {
         let response = world.request("/", &[ADDRESS], 0);
         assert_eq!(response.status, None, "the refusals above did not cost the address anything");
         assert_eq!(field(&response, "ratelimit").unwrap(), r#""ip";r=0;t=60"#);
+    }
+
+    #[test]
+    fn a_request_that_one_policy_refuses_charges_no_shard_at_all() {
+        let mut world = World::new(KEYED);
+        for _ in 0..2 {
+            let _ = world.request("/api/x", &[("cf-connecting-ip", "198.18.0.9"), ("x-key", "used-up")], 0);
+        }
+        let config = world.config.clone();
+        let header =
+            |name: &str| [ADDRESS, ("x-key", "used-up")].iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
+        let facts = Facts { method: "GET", path: "/api/x", header: &header };
+        let (mut passage, step) = Passage::begin(&config, &facts);
+        let Step::Calls(calls) = step else { panic!("{step:?}") };
+        assert_eq!(calls.len(), 2, "two keys on two shards");
+        let answers = calls.iter().map(|call| world.call(call, Timestamp::default())).collect();
+        let Step::Done { response, afterwards } = passage.resume(answers, Timestamp::default()) else {
+            panic!("no end")
+        };
+        assert_eq!((response.status, afterwards.len()), (Some(429), 0), "nothing to give back");
     }
 
     #[test]

@@ -128,6 +128,13 @@ pub enum Command {
         /// The limits, each under its own key.
         limits: Vec<(Bytes, Limit)>,
     },
+    /// `TG.PEEK`: what [`Command::Take`] would answer now. Nothing is charged.
+    Peek {
+        /// Quota units.
+        cost: u64,
+        /// The limits, each under its own key.
+        limits: Vec<(Bytes, Limit)>,
+    },
     /// `TG.REFUND amount reset_at_ms key algorithm quota window_ms`: give back what a take charged. 1, or 0 when
     /// that window is over or unknown.
     Refund {
@@ -262,7 +269,9 @@ impl Command {
         match self {
             Self::Ping(_) => Vec::new(),
             Self::Del(keys) | Self::Exists(keys) => keys.iter().map(Vec::as_slice).collect(),
-            Self::Take { limits, .. } => limits.iter().map(|(key, _)| key.as_slice()).collect(),
+            Self::Take { limits, .. } | Self::Peek { limits, .. } => {
+                limits.iter().map(|(key, _)| key.as_slice()).collect()
+            }
             Self::Lock(LockRequest { key, .. })
             | Self::Get(key)
             | Self::Set { key, .. }

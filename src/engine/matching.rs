@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::engine::address::client_network;
-use crate::engine::path::normal_path;
+use crate::engine::path::{normal_path, path_readings};
 use crate::engine::policy::Bounded;
 use crate::values::key::join_key;
 
@@ -24,8 +24,8 @@ const CLIENT_ADDRESS: &str = "cf-connecting-ip";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Match {
-    /// Methods, any of them.
-    pub methods: Vec<Method>,
+    /// Methods, any of them. `GET` is for `HEAD` too, which asks the origin for the same.
+    pub methods: Option<Vec<Method>>,
     /// A path: segments stand for themselves, `:name` for any one segment, `*` at the end for any rest, none too.
     pub path: Option<PathPattern>,
 }
@@ -33,8 +33,11 @@ pub struct Match {
 impl Match {
     /// Whether the policy is for this request.
     pub fn matches(&self, facts: &Facts<'_>) -> bool {
-        let method = self.methods.is_empty() || self.methods.iter().any(|m| m.0.eq_ignore_ascii_case(facts.method));
-        method && self.path.as_ref().is_none_or(|pattern| pattern.matches(&normal_path(facts.path)))
+        let asked = if facts.method == "HEAD" { ["HEAD", "GET"] } else { [facts.method; 2] };
+        let wanted = |method: &Method| asked.iter().any(|asked| method.0.eq_ignore_ascii_case(asked));
+        let method = self.methods.as_ref().is_none_or(|methods| methods.iter().any(wanted));
+        let readings = || path_readings(facts.path);
+        method && self.path.as_ref().is_none_or(|pattern| readings().iter().any(|path| pattern.matches(path)))
     }
 }
 
@@ -76,6 +79,9 @@ impl TryFrom<String> for PathPattern {
         if !text.starts_with('/') {
             return Err(format!("expected a path that begins with '/', got {text:?}"));
         }
+        if text.contains(['?', '#']) {
+            return Err(format!("expected a path without '?' and '#', got {text:?}"));
+        }
         let (path, open) = match text.strip_suffix("/*") {
             Some(head) => (head, true),
             None => (text.as_str(), false),
@@ -91,8 +97,8 @@ impl TryFrom<String> for PathPattern {
 }
 
 impl PathPattern {
-    fn matches(&self, normal_path: &str) -> bool {
-        let mut path = segments(normal_path);
+    fn matches(&self, path: &[String]) -> bool {
+        let mut path = path.iter();
         let fits = self.segments.iter().all(|wanted| match (wanted, path.next()) {
             (Segment::Any, Some(_)) => true,
             (Segment::Literal(literal), Some(segment)) => literal == segment,
@@ -197,8 +203,16 @@ mod tests {
             ("/users/:id/*", "/users/7/posts", true),
             ("/lang", "/%6cang", true),
             ("/lang", "//lang/./", true),
+            ("/u/:id", "/u/a%2fb", true),
+            ("/u/:id/b", "/u/a%2fb", true),
+            ("/api/*", "/api/x%2f..%2f..%2fy", true),
+            ("/api/:p", "/api/..%5cy", true),
         ] {
-            assert_eq!(pattern(path_pattern).matches(&normal_path(path)), expected, "{path_pattern} {path}");
+            assert_eq!(
+                path_readings(path).iter().any(|path| pattern(path_pattern).matches(path)),
+                expected,
+                "{path_pattern} {path}"
+            );
         }
         assert!(PathPattern::try_from("/a/*/b".to_owned()).is_err());
     }

@@ -64,7 +64,8 @@ fn syntax(name: &str) -> Option<(usize, usize, ReadArgs)> {
         "hmget" => (2, ANY, |_, mut a| Ok(Command::HMGet { key: a.word()?, fields: a.0.collect() })),
         "hgetall" => (1, 1, |_, mut a| Ok(Command::HGetAll(a.word()?))),
         "hdel" => (2, ANY, |_, mut a| Ok(Command::HDel { key: a.word()?, fields: a.0.collect() })),
-        "tg.take" => (5, ANY, take),
+        "tg.take" => (5, ANY, |_, a| take(a).map(|(cost, limits)| Command::Take { cost, limits })),
+        "tg.peek" => (5, ANY, |_, a| take(a).map(|(cost, limits)| Command::Peek { cost, limits })),
         "tg.refund" => (6, 6, refund),
         "tg.lock" => (3, 9, lock),
         "tg.renew" => (3, 3, |_, mut a| Ok(Command::Renew { key: a.word()?, token: a.token()?, ttl: a.ttl()? })),
@@ -257,13 +258,13 @@ fn h_set(name: &str, mut args: Args) -> Parsed {
     Ok(Command::HSet { key, pairs })
 }
 
-fn take(_: &str, mut args: Args) -> Parsed {
+fn take(mut args: Args) -> Result<(u64, Vec<(Bytes, Limit)>), CommandError> {
     let cost = args.count("cost")?;
     let mut limits = Vec::with_capacity(args.0.len().div_ceil(4));
     while args.0.len() > 0 {
         limits.push(args.limit()?);
     }
-    Ok(Command::Take { cost, limits })
+    Ok((cost, limits))
 }
 
 fn refund(_: &str, mut args: Args) -> Parsed {
@@ -337,8 +338,9 @@ impl Command {
             Self::HMGet { key, fields } => words.text("HMGET").all([key]).all(fields),
             Self::HGetAll(key) => words.text("HGETALL").all([key]),
             Self::HDel { key, fields } => words.text("HDEL").all([key]).all(fields),
-            Self::Take { cost, limits } => {
-                words.text("TG.TAKE").number(cost);
+            Self::Take { cost, limits } | Self::Peek { cost, limits } => {
+                let is_take = matches!(self, Self::Take { .. });
+                words.text(if is_take { "TG.TAKE" } else { "TG.PEEK" }).number(cost);
                 limits.iter().fold(&mut words, |words, (key, limit)| words.limit(key, limit))
             }
             Self::Refund { amount, reset_at_ms, key, limit } => {
@@ -436,6 +438,7 @@ mod tests {
             "HGETALL k",
             "HDEL k f",
             "TG.TAKE 2 a fixed-window 10 1000 b fixed-window 5 60000",
+            "TG.PEEK 2 a fixed-window 10 1000",
             "TG.REFUND 1 60000 a fixed-window 10 1000",
             "TG.LOCK k t 10000 LABEL me WAIT 500 POLL 100",
             "TG.RENEW k t 5",

@@ -10,9 +10,23 @@
 /// }
 /// ```
 pub fn normal_path(path: &str) -> String {
-    let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+    format!("/{}", split(&decode(path)).join("/"))
+}
+
+/// The two ways an origin may read a path, as segments in their normal form: percent-encoding undone before it is
+/// split, so that `%2f` separates, or after, so that it is a part of its segment.
+pub fn path_readings(path: &str) -> [Vec<String>; 2] {
+    let within = split(path).iter().map(|segment| decode(segment).to_lowercase()).collect();
+    [split(&decode(path)), within]
+}
+
+fn decode(text: &str) -> String {
+    percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+fn split(path: &str) -> Vec<String> {
     let mut segments = Vec::new();
-    for segment in decoded.split(['/', '\\']) {
+    for segment in path.split(['/', '\\']) {
         match segment {
             "" | "." => {}
             ".." => {
@@ -21,7 +35,7 @@ pub fn normal_path(path: &str) -> String {
             segment => segments.push(segment.to_lowercase()),
         }
     }
-    format!("/{}", segments.join("/"))
+    segments
 }
 
 #[cfg(test)]

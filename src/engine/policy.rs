@@ -208,6 +208,7 @@ impl Config {
         let mut json = serde_json::Deserializer::from_str(json);
         let config: Self = serde_path_to_error::deserialize(&mut json)
             .map_err(|error| invalid(&error.path().to_string(), &reason(error.inner())))?;
+        json.end().map_err(|_| invalid(".", "expected nothing after the table"))?;
         config.check()?;
         Ok(config)
     }
@@ -224,6 +225,9 @@ impl Config {
                 let expected =
                     format!("expected a name that no other policy has, got {:?} twice", policy.name.as_str());
                 return Err(invalid(&field("name"), &expected));
+            }
+            if policy.matches.methods.as_ref().is_some_and(Vec::is_empty) {
+                return Err(invalid(&field("match.methods"), "expected at least one method, or none of this field"));
             }
             if policy.store == StoreName::Kv && !policy.best_effort {
                 let expected = "Workers KV cannot keep an exact limit: expected best_effort = true with store = \"kv\"";
@@ -294,6 +298,10 @@ mod tests {
             ),
             ("[".to_owned(), ".: EOF"),
             ("[]".to_owned(), ".: expected a table"),
+            ("".to_owned(), ".: EOF"),
+            ("{} x".to_owned(), ".: expected nothing after the table"),
+            (policy(r#","match":{"path":"/a?x=1"}"#), "policies[0].match.path: expected a path without '?' and '#'"),
+            (policy(r#","match":{"methods":[]}"#), "policies[0].match.methods: expected at least one"),
             (r#"{"policies":[["a"]]}"#.to_owned(), "policies[0]: expected a table"),
             (policy(r#","match":[["GET"]]"#), "policies[0].match: expected a table"),
             (policy(r#","key":{"address":[32]}"#), "policies[0].key.address: expected a table"),

@@ -134,12 +134,46 @@ impl Reply {
         }
     }
 
+    /// Bytes this reply takes, about.
+    pub fn weight(&self) -> usize {
+        let inner = match self {
+            Self::Bulk(bytes) => bytes.len(),
+            Self::Array(parts) => parts.iter().map(Self::weight).sum(),
+            Self::Error(error) => error.text().len(),
+            Self::Nil | Self::Status(_) | Self::Integer(_) => 0,
+        };
+        inner.saturating_add(16)
+    }
+
     /// The error for a reply of another shape than `expected`: the command's own when it failed.
     pub fn unexpected(self, expected: &str) -> Error {
         match self {
             Self::Error(error) => error.into(),
             other => Error::new(ErrorKind::Protocol, format!("expected {expected} as reply, got {other:?}")),
         }
+    }
+}
+
+/// What is left of the bytes that a batch may answer with. A small batch can ask for a large value many times.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyBudget(usize);
+
+impl ReplyBudget {
+    /// A budget of so many bytes.
+    pub const fn new(bytes: usize) -> Self {
+        Self(bytes)
+    }
+
+    /// Runs a command while there is something left; after that it is refused and not run.
+    pub fn spend(&mut self, run: impl FnOnce() -> Reply) -> Reply {
+        if self.0 == 0 {
+            return Reply::Error(CommandError::new(
+                "ERR the replies before this one are too large together: send fewer commands",
+            ));
+        }
+        let reply = run();
+        self.0 = self.0.saturating_sub(reply.weight());
+        reply
     }
 }
 

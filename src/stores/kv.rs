@@ -102,7 +102,8 @@ impl<N: Namespace, C: Fn() -> Timestamp> Store for KvStore<N, C> {
         let now = (self.clock)();
         let snapshot = self.read(batch, now).await?;
         let keyspace = RefCell::new(Keyspace::new(snapshot, self.bounds, 0));
-        let replies = batch.iter().map(|command| keyspace.borrow_mut().apply(now, command)).collect();
+        let mut budget = keyspace.borrow().reply_budget();
+        let replies = batch.iter().map(|command| budget.spend(|| keyspace.borrow_mut().apply(now, command))).collect();
         let changes = keyspace.borrow_mut().take_changes();
         self.write(changes, now).await?;
         Ok(replies)

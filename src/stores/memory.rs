@@ -38,7 +38,8 @@ impl<C: Fn() -> Timestamp> Store for MemoryStore<C> {
         let mut keyspace = self.keyspace.borrow_mut();
         check_batch(batch.len(), keyspace.bounds().batch_commands)?;
         let now = (self.clock)();
-        Ok(batch.iter().map(|command| keyspace.apply(now, command)).collect())
+        let mut budget = keyspace.reply_budget();
+        Ok(batch.iter().map(|command| budget.spend(|| keyspace.apply(now, command))).collect())
     }
 
     fn capabilities(&self) -> Capabilities {

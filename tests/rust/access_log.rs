@@ -102,13 +102,13 @@ fn the_gate_decides_a_real_log_right() {
             clock.set(hit.at_secs * 1000);
             let header = |name: &str| (name == "cf-connecting-ip").then(|| hit.client.clone());
             let facts = Facts { method: "GET", path: &hit.path, header: &header };
-            let (passage, Step::Calls(calls)) = Passage::begin(&config, &facts) else { panic!("nothing to ask") };
+            let (mut passage, Step::Calls(calls)) = Passage::begin(&config, &facts) else { panic!("nothing to ask") };
             let answers = calls.into_iter().map(|call| {
                 let batch = decode_batch(&call.body).unwrap();
                 let reply = |argv| keyspace.apply(clock.now(), &Command::parse(argv).unwrap());
                 Ok(encode_replies(&batch.into_iter().map(reply).collect::<Vec<_>>()))
             });
-            let Step::Done { response, .. } = passage.finish(answers.collect(), clock.now()) else { panic!("no end") };
+            let Step::Done { response, .. } = passage.resume(answers.collect(), clock.now()) else { panic!("no end") };
             response.status == Some(429)
         });
         assert_eq!(counts, plain_count(&hits, limit));

@@ -179,3 +179,32 @@ test("a configuration that cannot be read answers 500 and names the field", asyn
     }
   }
 });
+
+test("a client that one policy refuses does not use up what others share with it", async (t) => {
+  const keyed = (name: string, header: string, limit: number): Record<string, unknown> => ({
+    name,
+    key: { header },
+    limit: `${limit}/${LONG}`,
+    missing_key: "skip",
+    durability: "strict",
+  });
+  // Many keys, so that some live on other shards than the shared one.
+  const config = { shards: 8, policies: [keyed("own", "x-own", 1), keyed("shared", "x-shared", 20)] };
+  const gate = await startGate(t, { config });
+  const send = async (own: string): Promise<number> =>
+    (await gate.fetch("/", { headers: { "x-own": own, "x-shared": "all" } })).status;
+  for (let i = 0; i < 8; i += 1) assert.equal(await send(`attacker ${i}`), 200);
+  const storm = Array.from({ length: 160 }, (_, i) => send(`attacker ${i % 8}`));
+  const victims = Array.from({ length: 12 }, (_, i) => send(`victim ${i}`));
+  assert.deepEqual(await Promise.all(victims), Array(12).fill(200), "all that is left is theirs");
+  assert.deepEqual(new Set(await Promise.all(storm)), new Set([429]));
+  assert.equal(await send("one more"), 429);
+});
+
+test("without a configuration the gate does not run, rather than run without limits", async (t) => {
+  const gate = await startGate(t, { config: null });
+  const response = await gate.fetch("/");
+  assert.equal(response.status, 500);
+  const { detail } = (await response.json()) as { detail: string };
+  assert.match(detail, /^TOLLGATE_CONFIG: expected a table/);
+});

@@ -84,3 +84,12 @@ test("a policy on KV counts one client's requests that come one by one", async (
   for (let i = 0; i < 5; i += 1) statuses.push((await gate.fetch("/")).status);
   assert.deepEqual(statuses, [200, 200, 200, 429, 429]);
 });
+
+test("a lock on KV can be looked at where it is", async (t) => {
+  const gate = await startGate(t);
+  await gate.acquire("k", { store: "kv", best_effort: true, ttl_ms: 60_000, owner: "me" });
+  const { body } = await gate.service("GET", "locks/k?store=kv");
+  assert.deepEqual([body.held, body.owner], [true, "me"]);
+  assert.equal((await gate.service("GET", "locks/k")).body.held, false, "another one, in an object");
+  assert.equal((await gate.service("GET", "locks/k?store=redis")).status, 400);
+});

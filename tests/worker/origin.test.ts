@@ -205,7 +205,7 @@ test("what belongs to the service never reaches the origin, however it is spelle
 });
 
 test("an origin that is no URL is a 500 that names it", async (t) => {
-  for (const origin of ["api.example.com", "ftp://example.com", "nonsense"]) {
+  for (const origin of ["api.example.com", "localhost:3000", "ftp://example.com", "http://example.com/?q=1", "nonsense"]) {
     const gate = await startGate(t, { config, origin });
     const received = await request(gate.url, { path: "/" });
     assert.equal(received.status, 500);

@@ -170,3 +170,17 @@ test("a method that is not allowed is 405 and told which are", async (t) => {
     }
   });
 });
+
+test("a small batch cannot ask for gigabytes", async (t) => {
+  const gate = await startGate(t);
+  const key = "{om}v";
+  await gate.redis("SET", key, MB);
+  for (const path of ["redis/pipeline", "redis/multi-exec"]) {
+    const batch = Array.from({ length: 999 }, () => ["GET", key]);
+    const { status, body } = await gate.service("POST", path, [...batch, ["INCR", "{om}n"]]);
+    assert.equal(status, 200, path);
+    assert.equal(body[0].result.length, MB.length);
+    assert.match(body[999].error, /^ERR the replies before this one are too large together/);
+  }
+  assert.equal(await gate.redis("EXISTS", "{om}n"), 0, "what was refused was not run");
+});

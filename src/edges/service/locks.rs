@@ -93,7 +93,7 @@ impl Place {
 }
 
 /// Reads a request for the lock that `path` names.
-pub(super) fn begin(request: &Request<'_>, path: &str, shards: u16) -> Begun {
+pub(super) fn begin(request: &Request<'_>, path: &str, query: &str, shards: u16) -> Begun {
     let key: Bytes = percent_encoding::percent_decode_str(path).collect();
     if key.is_empty() {
         return Err(bad("key", "the name of a lock after /_tollgate/locks/"));
@@ -102,15 +102,21 @@ pub(super) fn begin(request: &Request<'_>, path: &str, shards: u16) -> Begun {
         "POST" => acquire(request, key, shards)?,
         "PUT" => by_token(request, key, shards, Operation::Renew)?,
         "DELETE" => by_token(request, key, shards, Operation::Release)?,
-        "GET" => {
-            let call = Place::Shard(shard_of(&key, shards)).call(&[Command::LockInfo(key.clone())]);
-            let place = Place::Shard(shard_of(&key, shards));
-            let pending = Pending { operation: Operation::Show, place, key, token: Bytes::new(), ttl: Duration::ZERO };
-            (pending, call)
-        }
+        "GET" => show_lock(query, key, shards)?,
         _ => return Err(method_not_allowed("GET, POST, PUT, DELETE")),
     };
     Ok((super::Pending::Lock(pending), vec![call]))
+}
+
+fn show_lock(query: &str, key: Bytes, shards: u16) -> Result<(Pending, Call), Response> {
+    // To look at a lock promises nothing, so best effort need not be said.
+    let place = match query {
+        "" => Place::new(StoreName::DurableObject, false, &key, shards),
+        "store=kv" => Place::new(StoreName::Kv, true, &key, shards),
+        _ => return Err(bad("query", "\"store=kv\" or none")),
+    };
+    let call = place.call(&[Command::LockInfo(key.clone())]);
+    Ok((Pending { operation: Operation::Show, place, key, token: Bytes::new(), ttl: Duration::ZERO }, call))
 }
 
 fn acquire(request: &Request<'_>, key: Bytes, shards: u16) -> Result<(Pending, Call), Response> {
@@ -164,16 +170,19 @@ fn read<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Response> {
     }
     let mut json = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let reason = error.inner().to_string();
-        bad(&error.path().to_string(), reason.split(" at line ").next().unwrap_or(&reason))
+        let (path, reason) = (error.path().to_string(), error.inner().to_string());
+        invalid(&format!("{path}: {}", reason.split(" at line ").next().unwrap_or(&reason)))
     })?;
     json.end().map_err(|_| bad(".", "nothing after the JSON object"))?;
     Ok(value)
 }
 
 fn bad(field: &str, expected: &str) -> Response {
-    let expected = expected.strip_prefix("expected ").unwrap_or(expected);
-    error_json(400, &format!("ERR {field}: expected {expected}"), Some(ErrorKind::InvalidArgument.code()))
+    invalid(&format!("{field}: expected {expected}"))
+}
+
+fn invalid(message: &str) -> Response {
+    error_json(400, &format!("ERR {message}"), Some(ErrorKind::InvalidArgument.code()))
 }
 
 impl Pending {

@@ -21,7 +21,7 @@ const CALL_TIMEOUT_MS: u64 = 5000;
 pub struct Request<'a> {
     /// The method.
     pub method: &'a str,
-    /// The path, as it was sent.
+    /// The path and query, as they were sent.
     pub path: &'a str,
     /// The value of a header by its lower-case name.
     pub header: &'a dyn Fn(&str) -> Option<String>,
@@ -50,12 +50,13 @@ pub fn screen(header: &dyn Fn(&str) -> Option<String>, secret: Option<&str>) -> 
 
 /// Looks at a request that was screened.
 pub fn begin(request: &Request<'_>, shards: u16) -> (Option<Pending>, Step) {
-    let path = request.path.strip_prefix(PREFIX).unwrap_or_default();
+    let (path, query) = request.path.split_once('?').unwrap_or((request.path, ""));
+    let path = path.strip_prefix(PREFIX).unwrap_or_default();
     let (head, rest) = path.split_once('/').unwrap_or((path, ""));
     let begun = match head {
         "redis" => redis::begin(request, rest, redis::Backend::Shards(shards)),
         "kv" => redis::begin(request, rest, redis::Backend::Kv),
-        "locks" => locks::begin(request, rest, shards),
+        "locks" => locks::begin(request, rest, query, shards),
         _ => Err(not_found()),
     };
     match begun {

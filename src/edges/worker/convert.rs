@@ -22,9 +22,9 @@ pub(super) fn message(error: &JsValue) -> String {
     text.or_else(|| error.as_string()).unwrap_or_else(|| "an unknown JavaScript exception".to_owned())
 }
 
-/// Reads the configuration of an environment; none is an empty one.
+/// Reads the configuration of an environment.
 pub(super) fn config(json: &str) -> Result<Config, JsValue> {
-    Config::parse(if json.is_empty() { "{}" } else { json }).map_err(|error| to_js(&error))
+    Config::parse(json).map_err(|error| to_js(&error))
 }
 
 /// `{ calls }` or `{ response, afterwards }`.

@@ -103,7 +103,7 @@ impl Exchange {
         let now = Timestamp::from_millis_f64(now);
         let mut state = self.state.borrow_mut();
         let next = match &mut state.0 {
-            Machine::Gate(passage) => passage.finish(answers, now),
+            Machine::Gate(passage) => passage.resume(answers, now),
             Machine::Service(pending) => service::resume(pending, answers, now),
             Machine::Over => return convert::step(&state.1),
         };

@@ -12,6 +12,8 @@ pub struct Bounds {
     pub value_bytes: usize,
     /// Most commands in a batch.
     pub batch_commands: usize,
+    /// Most bytes a batch answers with, give or take its last reply.
+    pub reply_bytes: usize,
     /// Most keys.
     pub keys: usize,
     /// Most bytes of keys and values together.
@@ -26,6 +28,7 @@ impl Default for Bounds {
             key_bytes: 1024,
             value_bytes: 1 << 20,
             batch_commands: 1000,
+            reply_bytes: 2 << 20,
             keys: 100_000,
             total_bytes: 32 << 20,
             cache_bytes: 8 << 20,

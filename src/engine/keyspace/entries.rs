@@ -36,6 +36,7 @@ impl<R: Rows> Keyspace<R> {
             Some(old) => self.reserve(now, 0, old, weight)?,
             None => self.reserve(now, 1, 0, weight.saturating_add(key.len()))?,
         }
+        self.note_expiry(row.expires);
         self.entries.insert(key.to_vec(), row);
         self.mark(key);
         self.sweep_a_little(now);
@@ -49,6 +50,11 @@ impl<R: Rows> Keyspace<R> {
             self.forget(key);
         }
         Ok(lives)
+    }
+
+    /// Notes when something expires: a full keyspace looks for room from then on.
+    pub(super) fn note_expiry(&mut self, expires: Option<Timestamp>) {
+        self.sweep_after = expires.map_or(self.sweep_after, |at| at.min(self.sweep_after));
     }
 
     /// Notes that the entry of `key` was changed.

@@ -25,6 +25,7 @@ impl<R: Rows> Keyspace<R> {
             self.remove(now, key)?;
         } else {
             row.expires = Some(to_timestamp(when));
+            self.note_expiry(Some(to_timestamp(when)));
             self.mark(key);
         }
         Ok(Reply::Integer(1))
@@ -37,6 +38,7 @@ impl<R: Rows> Keyspace<R> {
             Value::String(_) => row.expires = Some(now.saturating_add(ttl)),
             _ => return Err(CommandError::wrong_type()),
         }
+        self.note_expiry(Some(now.saturating_add(ttl)));
         self.mark(key);
         Ok(Reply::Integer(1))
     }

@@ -47,9 +47,14 @@ impl<R: Rows> Keyspace<R> {
     }
 
     pub(super) fn h_mget(&mut self, now: Timestamp, key: &[u8], wanted: &[Bytes]) -> Outcome {
+        let mut budget = self.reply_budget();
         let fields = self.hash(now, key)?;
-        let value = |field| fields.as_ref().and_then(|fields| fields.get(field)).cloned();
-        Ok(Reply::Array(wanted.iter().map(value).map(Reply::from_option).collect()))
+        let value = |field| Reply::from_option(fields.as_ref().and_then(|fields| fields.get(field)).cloned());
+        let replies = wanted.iter().map(|field| match budget.spend(|| value(field)) {
+            Reply::Error(error) => Err(error),
+            reply => Ok(reply),
+        });
+        replies.collect::<Result<_, _>>().map(Reply::Array)
     }
 
     pub(super) fn h_get_all(&mut self, now: Timestamp, key: &[u8]) -> Outcome {

@@ -1,4 +1,4 @@
-//! `TG.TAKE` and `TG.REFUND`.
+//! `TG.TAKE`, `TG.PEEK` and `TG.REFUND`.
 
 use super::{Keyspace, Outcome, Rows};
 use crate::engine::command::Bytes;
@@ -8,8 +8,8 @@ use crate::rules::limit::{Decision, Limit, Next, State};
 use crate::values::time::{Duration, Timestamp};
 
 impl<R: Rows> Keyspace<R> {
-    /// Asks every limit first, and charges only when all of them allow it.
-    pub(super) fn take(&mut self, now: Timestamp, cost: u64, limits: &[(Bytes, Limit)]) -> Outcome {
+    /// Asks every limit first, and charges only when all of them allow it and it is a take.
+    pub(super) fn take(&mut self, now: Timestamp, cost: u64, limits: &[(Bytes, Limit)], is_take: bool) -> Outcome {
         let mut decided = Vec::with_capacity(limits.len());
         for (index, (key, limit)) in limits.iter().enumerate() {
             if limits.iter().take(index).any(|(earlier, _)| earlier == key) {
@@ -18,14 +18,14 @@ impl<R: Rows> Keyspace<R> {
             let state = self.limit_state(now, key)?;
             decided.push((limit.decide(state, cost, now)?, state, limit));
         }
-        let all_allowed = decided.iter().all(|((decision, _), ..)| decision.allowed);
-        if all_allowed {
+        let charges = is_take && decided.iter().all(|((decision, _), ..)| decision.allowed);
+        if charges {
             self.charge(now, limits, &decided)?;
         }
         let answers = decided.into_iter().map(|((decision, _), state, limit)| {
-            // Nothing was charged, so what is left is what a look at the limit shows.
+            // Where nothing was charged, what is left is what a look at the limit shows.
             let uncharged = || limit.decide(state, 0, now).map(|(peeked, _)| peeked.remaining);
-            let remaining = if all_allowed { decision.remaining } else { uncharged()? };
+            let remaining = if charges { decision.remaining } else { uncharged()? };
             Ok(answer(Decision { remaining, ..decision }))
         });
         answers.collect::<Result<_, CommandError>>().map(Reply::Array)

@@ -68,6 +68,7 @@ impl<R: Rows> Keyspace<R> {
         };
         let expires = now.saturating_add(ttl);
         row.expires = Some(expires);
+        self.note_expiry(Some(expires));
         self.mark(key);
         Ok(granted(fencing, expires))
     }

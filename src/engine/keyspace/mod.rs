@@ -23,7 +23,7 @@ pub use locks::Turn;
 pub use rows::{Changes, NoRows, Reclaimed, Rows, Usage};
 
 use crate::engine::command::{Bytes, Command};
-use crate::engine::reply::{CommandError, Reply};
+use crate::engine::reply::{CommandError, Reply, ReplyBudget};
 use crate::engine::row::Row;
 use crate::rules::wait_queue::WaitQueue;
 use crate::values::time::Timestamp;
@@ -84,6 +84,11 @@ impl<R: Rows> Keyspace<R> {
         self.bounds.check(command).and_then(|()| self.dispatch(now, command)).into()
     }
 
+    /// Room for the replies of one batch.
+    pub const fn reply_budget(&self) -> ReplyBudget {
+        ReplyBudget::new(self.bounds.reply_bytes)
+    }
+
     fn dispatch(&mut self, now: Timestamp, command: &Command) -> Outcome {
         match command {
             Command::Ping(None) => Ok(Reply::Status("PONG")),
@@ -106,7 +111,8 @@ impl<R: Rows> Keyspace<R> {
             Command::HMGet { key, fields } => self.h_mget(now, key, fields),
             Command::HGetAll(key) => self.h_get_all(now, key),
             Command::HDel { key, fields } => self.h_del(now, key, fields),
-            Command::Take { cost, limits } => self.take(now, *cost, limits),
+            Command::Take { cost, limits } => self.take(now, *cost, limits, true),
+            Command::Peek { cost, limits } => self.take(now, *cost, limits, false),
             Command::Refund { amount, reset_at_ms, key, limit } => {
                 self.refund(now, *amount, Timestamp::from_millis(*reset_at_ms), key, limit)
             }

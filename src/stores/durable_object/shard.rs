@@ -52,7 +52,9 @@ impl<R: StoredRows> Shard<R> {
         let batch = decode_batch(batch)?;
         check_batch(batch.len(), self.keyspace.bounds().batch_commands)?;
         let mut must_write = durability == Durability::Strict;
-        let replies: Vec<Reply> = batch.into_iter().map(|argv| self.run(now, argv, &mut must_write)).collect();
+        let mut budget = self.keyspace.reply_budget();
+        let run = |argv| budget.spend(|| self.run(now, argv, &mut must_write));
+        let replies: Vec<Reply> = batch.into_iter().map(run).collect();
         if must_write || self.keyspace.is_over_cache() {
             self.flush()?;
         }

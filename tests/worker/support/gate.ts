@@ -18,8 +18,8 @@ export const LONG = "366 days";
 export const TOKEN = "a-token-for-tests";
 
 export interface GateOptions {
-  /** `TOLLGATE_CONFIG`. */
-  config?: Record<string, unknown> | string;
+  /** `TOLLGATE_CONFIG`; `null` leaves it out. */
+  config?: Record<string, unknown> | string | null;
   /** `TOLLGATE_TOKEN`; `null` leaves it out. */
   token?: string | null;
   /** `ORIGIN`: a URL, or the script of a Worker that is bound as a service. */
@@ -153,7 +153,7 @@ async function workers(options: GateOptions): Promise<MiniflareOptions["workers"
       env: {
         TOLLGATE: { type: "durable-object" as const, worker: "tollgate", exportName: "TollgateObject" },
         TOLLGATE_KV: { type: "kv" as const, id: "tollgate" },
-        TOLLGATE_CONFIG: { type: "json" as const, value: config as never },
+        ...(config !== null && { TOLLGATE_CONFIG: { type: "json" as const, value: config as never } }),
         ...(token !== null && { TOLLGATE_TOKEN: { type: "text" as const, value: token } }),
         ...(typeof origin === "string" && { ORIGIN: { type: "text" as const, value: origin } }),
         ...(typeof origin === "object" && { ORIGIN: { type: "worker" as const, worker: "origin" } }),
