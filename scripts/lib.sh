@@ -58,7 +58,8 @@ apt_install() {
 apt_try() {
   # Another apt may be at work (a machine's first minutes are when it updates itself): wait for its lock.
   local apt=(as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=120)
-  "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends "$@"
+  # --reinstall, because it is only asked for what is missing: a package that counts as installed lacks its files.
+  "${apt[@]}" update && "${apt[@]}" install -y --reinstall --no-install-recommends "$@"
 }
 
 # The wasm-bindgen of the crate. Its command line tool must be of exactly this version, because the two share a

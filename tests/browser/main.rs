@@ -44,9 +44,9 @@ async fn both_memcached_limiters_count_as_they_say() {
 #[wasm_bindgen_test]
 async fn keys_expire_by_the_browsers_clock() {
     let store = store();
-    store.exec(&[command("SET k v PX 30")]).await.unwrap();
+    store.exec(&[command("SET k v PX 300")]).await.unwrap();
     assert_eq!(store.exec(&[command("EXISTS k")]).await.unwrap(), [Reply::Integer(1)]);
-    let end = JsRuntime.now().saturating_add(Duration::from_millis(40));
+    let end = JsRuntime.now().saturating_add(Duration::from_millis(310));
     while JsRuntime.now() < end {
         JsRuntime.sleep(Duration::from_millis(10)).await;
     }
@@ -56,12 +56,12 @@ async fn keys_expire_by_the_browsers_clock() {
 #[wasm_bindgen_test]
 async fn a_lock_is_held_waited_for_and_renewed() {
     let locks = Locks::new(Rc::new(store()), JsRuntime);
-    let short = LockOptions { ttl: Duration::from_millis(300), ..LockOptions::default() };
+    let short = LockOptions { ttl: Duration::from_millis(1500), ..LockOptions::default() };
     let work = |fencing| async move {
-        JsRuntime.sleep(Duration::from_millis(900)).await;
+        JsRuntime.sleep(Duration::from_millis(3500)).await;
         fencing
     };
-    assert_eq!(locks.hold(b"k", &short, work).await.unwrap(), 1, "three times its time to live");
+    assert_eq!(locks.hold(b"k", &short, work).await.unwrap(), 1, "more than twice its time to live");
     let held = locks.acquire(b"k", &short).await.unwrap();
     assert_eq!(locks.acquire(b"k", &short).await.unwrap_err().kind(), ErrorKind::Locked);
     let waiting = LockOptions { wait: Some(Duration::from_secs(10)), ..short };

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { type Gate, LONG, startGate, until } from "./support/gate.ts";
 
-const TIMEOUT_MS = 500;
+const TIMEOUT_MS = 1000;
 
 const config = {
   shards: 4,
