@@ -1,7 +1,7 @@
 // The Worker: a gate in front of the origin, and the service under /_tollgate/.
 
 import { perform, type Step } from "./calls.ts";
-import { codeOf, configText, type Env, messageOf, StoreError } from "./env.ts";
+import { codeOf, configText, type Env, messageOf } from "./env.ts";
 import { forward, withHeaders } from "./origin.ts";
 import { core, currentGeneration, guarded } from "./wasm.ts";
 
@@ -91,13 +91,7 @@ let openedIn = -1;
 
 function open(env: Env): core.Gate {
   if (opened === undefined || openedIn !== currentGeneration()) {
-    try {
-      opened = new core.Gate(configText(env), env.TOLLGATE_TOKEN);
-    } catch (error) {
-      const isPath = codeOf(error) === "invalid-config" && !(error instanceof StoreError);
-      if (!isPath) throw error;
-      throw new StoreError(`TOLLGATE_CONFIG.${messageOf(error)}`, "invalid-config");
-    }
+    opened = new core.Gate(configText(env), env.TOLLGATE_TOKEN);
     openedIn = currentGeneration();
   }
   return opened;

@@ -6,6 +6,7 @@ use crate::edges::exchange::{Answer, Call, Response, Step, Target};
 use crate::engine::command::{Bytes, Command};
 use crate::engine::headers::{self, Item, Problem};
 use crate::engine::matching::Facts;
+use crate::engine::path::path_readings;
 use crate::engine::policy::{Config, DurabilityName, MissingKey, OnError, Policy, StoreName};
 use crate::engine::reply::Reply;
 use crate::engine::resp::decode_replies;
@@ -69,7 +70,9 @@ impl Passage {
     pub fn begin(config: &Rc<Config>, facts: &Facts<'_>) -> (Self, Step) {
         let accept = (facts.header)("accept");
         let mut passage = Self { config: Rc::clone(config), accept, groups: Vec::new(), phase: Phase::Take };
-        for (index, policy) in config.policies.iter().enumerate().filter(|(_, policy)| policy.matches.matches(facts)) {
+        let readings = path_readings(facts.path);
+        let applies = |policy: &Policy| policy.matches.matches(facts, &readings);
+        for (index, policy) in config.policies.iter().enumerate().filter(|(_, policy)| applies(policy)) {
             let partition_key = match (policy.key.of(facts), policy.missing_key) {
                 (Some(key), _) => key,
                 (None, MissingKey::Shared) => b"none".to_vec(),

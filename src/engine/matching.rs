@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::engine::address::client_network;
-use crate::engine::path::{normal_path, path_readings};
+use crate::engine::path::normal_path;
 use crate::engine::policy::Bounded;
 use crate::values::key::join_key;
 
@@ -31,13 +31,12 @@ pub struct Match {
 }
 
 impl Match {
-    /// Whether the policy is for this request.
-    pub fn matches(&self, facts: &Facts<'_>) -> bool {
+    /// Whether the policy is for this request, whose path may be read as any of `readings`.
+    pub fn matches(&self, facts: &Facts<'_>, readings: &[Vec<String>]) -> bool {
         let asked = if facts.method == "HEAD" { ["HEAD", "GET"] } else { [facts.method; 2] };
         let wanted = |method: &Method| asked.iter().any(|asked| method.0.eq_ignore_ascii_case(asked));
         let method = self.methods.as_ref().is_none_or(|methods| methods.iter().any(wanted));
-        let readings = || path_readings(facts.path);
-        method && self.path.as_ref().is_none_or(|pattern| readings().iter().any(|path| pattern.matches(path)))
+        method && self.path.as_ref().is_none_or(|pattern| readings.iter().any(|path| pattern.matches(path)))
     }
 }
 
@@ -182,6 +181,7 @@ fn is_token(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::path::path_readings;
 
     fn pattern(text: &str) -> PathPattern {
         PathPattern::try_from(text.to_owned()).unwrap()

@@ -121,7 +121,7 @@ impl Args {
 
     fn wait(&mut self, field: &str) -> Result<Duration, CommandError> {
         let span = Duration::from_millis(self.count(field)?);
-        if span <= MAX_WAIT { Ok(span) } else { Err(out_of_range(field, "at most 300000")) }
+        if span <= MAX_WAIT { Ok(span) } else { Err(out_of_range(field, &format!("at most {}", MAX_WAIT.as_millis()))) }
     }
 
     fn token(&mut self) -> Result<Bytes, CommandError> {

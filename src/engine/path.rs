@@ -13,11 +13,14 @@ pub fn normal_path(path: &str) -> String {
     format!("/{}", split(&decode(path)).join("/"))
 }
 
-/// The two ways an origin may read a path, as segments in their normal form: percent-encoding undone before it is
-/// split, so that `%2f` separates, or after, so that it is a part of its segment.
-pub fn path_readings(path: &str) -> [Vec<String>; 2] {
-    let within = split(path).iter().map(|segment| decode(segment).to_lowercase()).collect();
-    [split(&decode(path)), within]
+/// The ways an origin may read a path, as segments in their normal form: percent-encoding undone before it is
+/// split, so that `%2f` separates, or after, so that it is a part of its segment. One way where nothing is encoded.
+pub fn path_readings(path: &str) -> Vec<Vec<String>> {
+    let mut readings = vec![split(&decode(path))];
+    if path.contains('%') {
+        readings.push(split(path).iter().map(|segment| decode(segment).to_lowercase()).collect());
+    }
+    readings
 }
 
 fn decode(text: &str) -> String {

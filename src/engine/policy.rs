@@ -204,11 +204,12 @@ impl Config {
     /// assert!(error.message().starts_with("policies[0].limit: limit: expected"), "{error}");
     /// ```
     pub fn parse(json: &str) -> Result<Self, Error> {
-        check_tables(json)?;
         let mut json = serde_json::Deserializer::from_str(json);
-        let config: Self = serde_path_to_error::deserialize(&mut json)
-            .map_err(|error| invalid(&error.path().to_string(), &reason(error.inner())))?;
+        let tables = Value::deserialize(&mut json).map_err(|error| invalid(".", &reason(&error)))?;
         json.end().map_err(|_| invalid(".", "expected nothing after the table"))?;
+        check_tables(&tables)?;
+        let config: Self = serde_path_to_error::deserialize(tables)
+            .map_err(|error| invalid(&error.path().to_string(), &reason(error.inner())))?;
         config.check()?;
         Ok(config)
     }
@@ -240,9 +241,8 @@ impl Config {
 
 /// Serde would read an array where a table is expected, as the fields by their order: a mistake that no unknown
 /// field shows.
-fn check_tables(json: &str) -> Result<(), Error> {
-    let Ok(config) = serde_json::from_str::<Value>(json) else { return Ok(()) }; // Said better when it is read.
-    expect_table("", Some(&config))?;
+fn check_tables(config: &Value) -> Result<(), Error> {
+    expect_table(".", Some(config))?;
     for (index, policy) in config.get("policies").and_then(Value::as_array).into_iter().flatten().enumerate() {
         let path = format!("policies[{index}]");
         expect_table(&path, Some(policy))?;
@@ -255,7 +255,7 @@ fn check_tables(json: &str) -> Result<(), Error> {
 
 fn expect_table(path: &str, value: Option<&Value>) -> Result<(), Error> {
     match value {
-        Some(value) if !value.is_object() => Err(invalid(if path.is_empty() { "." } else { path }, "expected a table")),
+        Some(value) if !value.is_object() => Err(invalid(path, "expected a table")),
         _ => Ok(()),
     }
 }
@@ -265,7 +265,7 @@ fn invalid(path: &str, reason: &str) -> Error {
 }
 
 /// serde_json says where in the text the error is; the path says it better.
-fn reason(error: &serde_json::Error) -> String {
+pub(crate) fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or(&text).to_owned()
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use super::{Begun, CALL_TIMEOUT_MS, Request, Response, STRICT, error_json, failed, method_not_allowed};
 use crate::edges::exchange::{Answer, Call, Step, Target};
-use crate::engine::command::{Bytes, Command, LockRequest};
-use crate::engine::policy::{Bounded, StoreName};
+use crate::engine::command::{Bytes, Command, LockRequest, MAX_WAIT};
+use crate::engine::policy::{Bounded, StoreName, reason};
 use crate::engine::reply::Reply;
 use crate::engine::resp::decode_replies;
 use crate::facades::lock::grant;
@@ -24,7 +24,7 @@ const MAX_TEXT: usize = 256;
 /// What a lock's time to live may be: 1 ms to a day, the seed's 10 s if not given.
 type TtlMs = Bounded<1, 86_400_000, 10_000>;
 /// How long a caller may wait: up to five minutes, not at all if not given.
-type WaitMs = Bounded<0, 300_000, 0>;
+type WaitMs = Bounded<0, { MAX_WAIT.as_millis() }, 0>;
 
 /// The body of `POST`.
 #[derive(Debug, Default, Deserialize)]
@@ -169,10 +169,8 @@ fn read<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Response> {
         Some(_) => return Err(bad(".", "a JSON object")),
     }
     let mut json = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let (path, reason) = (error.path().to_string(), error.inner().to_string());
-        invalid(&format!("{path}: {}", reason.split(" at line ").next().unwrap_or(&reason)))
-    })?;
+    let value = serde_path_to_error::deserialize(&mut json)
+        .map_err(|error| invalid(&format!("{}: {}", error.path(), reason(error.inner()))))?;
     json.end().map_err(|_| bad(".", "nothing after the JSON object"))?;
     Ok(value)
 }

@@ -22,9 +22,10 @@ pub(super) fn message(error: &JsValue) -> String {
     text.or_else(|| error.as_string()).unwrap_or_else(|| "an unknown JavaScript exception".to_owned())
 }
 
-/// Reads the configuration of an environment.
+/// Reads the configuration of an environment. Errors name the variable before the path in it.
 pub(super) fn config(json: &str) -> Result<Config, JsValue> {
-    Config::parse(json).map_err(|error| to_js(&error))
+    Config::parse(json)
+        .map_err(|error| to_js(&Error::new(error.kind(), format!("TOLLGATE_CONFIG.{}", error.message()))))
 }
 
 /// `{ calls }` or `{ response, afterwards }`.

@@ -66,8 +66,7 @@ impl Gate {
 /// Whether a path, in whatever spelling, belongs to the service and must not reach the origin.
 #[wasm_bindgen(js_name = isService)]
 pub fn is_service(path: &str) -> bool {
-    let path = normal_path(path);
-    path.strip_prefix("/_tollgate").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    format!("{}/", normal_path(path)).starts_with(service::PREFIX)
 }
 
 #[derive(Debug)]
