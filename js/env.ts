@@ -11,6 +11,8 @@ export interface Env {
   TOLLGATE_CONFIG?: unknown;
   /** The secret of the service. Without it the service does not exist. */
   TOLLGATE_TOKEN?: string;
+  /** A dataset of Workers Analytics Engine that gets every decision too. */
+  TOLLGATE_ANALYTICS?: AnalyticsEngineDataset;
   /** The origin: a URL, or a service binding. Without it, a small demo answers. */
   ORIGIN?: string | Fetcher;
 }

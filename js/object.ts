@@ -24,6 +24,7 @@ export class TollgateObject extends DurableObject<Env> {
   readonly #waiters = new Map<string, Waiter>();
   #turnTimer: ReturnType<typeof setTimeout> | undefined;
   #flushTimer: ReturnType<typeof setTimeout> | undefined;
+  #flushAt = Infinity;
   #cleanUpIsSet = false;
 
   /**
@@ -57,14 +58,14 @@ export class TollgateObject extends DurableObject<Env> {
   }
 
   override async alarm(): Promise<void> {
-    const left = this.#with((shard) => shard.cleanUp(Date.now()));
-    if (left > 0) await this.ctx.storage.setAlarm(Date.now() + CLEAN_UP_MS);
-    else this.#cleanUpIsSet = false;
+    const next = this.#with((shard) => shard.cleanUp(Date.now()));
+    if (next === undefined) this.#cleanUpIsSet = false;
+    else await this.ctx.storage.setAlarm(Math.max(next, Date.now() + CLEAN_UP_MS));
   }
 
   #exec(body: Uint8Array, strict: boolean): Uint8Array {
     const replies = this.#with((shard) => shard.exec(body, strict, Date.now()));
-    if (!strict) this.#flushLater();
+    this.#flushLater();
     this.#callTurns();
     return replies;
   }
@@ -114,15 +115,17 @@ export class TollgateObject extends DurableObject<Env> {
     this.#turnTimer = setTimeout(() => this.#report(() => this.#callTurns()), delay);
   }
 
-  /** Relaxed counters share a row: they are written together a moment later. */
+  /** Relaxed counters share a row: they are written together a moment later, and what was recorded of them as well. */
   #flushLater(): void {
-    if (this.#flushTimer !== undefined) return;
-    const shard = this.#open();
-    if (!shard.hasChanges()) return;
+    const at = this.#with((shard) => shard.nextFlush());
+    if (at === undefined || at >= this.#flushAt) return;
+    if (this.#flushTimer !== undefined) clearTimeout(this.#flushTimer);
+    this.#flushAt = at;
     this.#flushTimer = setTimeout(() => {
-      this.#flushTimer = undefined;
-      this.#report(() => this.#with((shard) => shard.flush()));
-    }, shard.flushMs);
+      this.#flushAt = Infinity;
+      this.#report(() => this.#with((shard) => shard.flush(Date.now())));
+      this.#report(() => this.#flushLater());
+    }, Math.max(at - Date.now(), 1));
   }
 
   #setCleanUp(): void {
@@ -154,7 +157,7 @@ export class TollgateObject extends DurableObject<Env> {
       if (this.#shard === undefined || this.#generation !== currentGeneration()) {
         // The queue was in the memory that is gone. Those who waited may ask again.
         for (const token of [...this.#waiters.keys()]) this.#forget(token);
-        this.#shard = new core.ObjectShard(this.ctx.storage, configText(this.env), Math.random());
+        this.#shard = new core.ObjectShard(this.ctx.storage, configText(this.env), this.env.TOLLGATE_TOKEN, Math.random());
         this.#generation = currentGeneration();
       }
       return this.#shard;

@@ -23,7 +23,8 @@ export default {
 } satisfies ExportedHandler<Env>;
 
 async function gate(request: Request, path: string, env: Env, ctx: ExecutionContext): Promise<Response> {
-  const { response, afterwards } = await drive(() => open(env).check(request.method, path, request.headers), env);
+  const begin = (): core.Exchange => open(env).check(request.method, path, request.headers);
+  const { response, afterwards } = await drive(begin, env, (exchange) => analyze(exchange, env));
   if (afterwards?.length) ctx.waitUntil(perform(afterwards, env));
   if (response?.status === undefined) return withHeaders(await forward(request, env), response?.headers ?? []);
   return respond(response);
@@ -45,10 +46,11 @@ async function serve(request: Request, path: string, env: Env, ctx: ExecutionCon
   const body = await read(request);
   if (body === undefined) return Response.json({ error: `ERR body: expected at most ${MAX_BODY} bytes` }, { status: 413 });
   const random = crypto.getRandomValues(new Uint8Array(16));
+  const now = Date.now();
   let hangUp = (): void => {};
   request.signal.addEventListener("abort", () => hangUp());
   const begin = (): core.Exchange => {
-    const exchange = open(env).serve(request.method, path, request.headers, body, random);
+    const exchange = open(env).serve(request.method, path, request.headers, body, random, now);
     const born = currentGeneration();
     hangUp = () => {
       if (born !== currentGeneration()) return; // The queue went with the instance.
@@ -67,7 +69,7 @@ async function serve(request: Request, path: string, env: Env, ctx: ExecutionCon
 }
 
 /** Makes the calls of an exchange until it has a response. */
-async function drive(begin: () => core.Exchange, env: Env): Promise<Step> {
+async function drive(begin: () => core.Exchange, env: Env, last?: (exchange: core.Exchange) => void): Promise<Step> {
   let exchange = guarded(begin);
   let generation = currentGeneration();
   let step = exchange.step() as Step;
@@ -82,8 +84,24 @@ async function drive(begin: () => core.Exchange, env: Env): Promise<Step> {
       return exchange.resume(answers, Date.now()) as Step;
     });
   }
+  if (generation === currentGeneration()) last?.(exchange);
   if (generation === currentGeneration()) exchange.free();
   return step;
+}
+
+/** Writes how each policy decided to Workers Analytics Engine, where that is bound. It never fails a request. */
+function analyze(exchange: core.Exchange, env: Env): void {
+  const dataset = env.TOLLGATE_ANALYTICS;
+  if (dataset === undefined) return;
+  try {
+    const decisions = guarded(() => exchange.decisions());
+    for (let i = 0; i + 1 < decisions.length; i += 2) {
+      const [policy = "", outcome = ""] = decisions.slice(i, i + 2);
+      dataset.writeDataPoint({ indexes: [policy], blobs: [policy, outcome], doubles: [1] });
+    }
+  } catch (error) {
+    console.error("tollgate: the decisions were not written to Analytics Engine:", error);
+  }
 }
 
 let opened: core.Gate | undefined;

@@ -1,7 +1,8 @@
 //! Tollgate: a rate limiter and lock service for the edge.
 //!
 //! [`Store`] runs batches of [`Command`]s with the semantics of Redis, in memory, in Durable Objects or in Workers
-//! KV. Over any of them stand the limiters ([`incr_and_check_limit`]) and the locks ([`Locks`]).
+//! KV. Over any of them stand the limiters ([`incr_and_check_limit`]), the locks ([`Locks`]) and the time-series counters
+//! ([`Counters`]).
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -25,17 +26,25 @@ pub mod stores;
 pub mod values;
 
 pub use engine::address::client_network;
-pub use engine::command::{Bytes, Command, Existence, ExpireAt, ExpireCondition, LockRequest, SetExpiry, TimeUnit};
+pub use engine::command::{
+    Bytes, Command, Existence, ExpireAt, ExpireCondition, LockRequest, SetExpiry, Tally, TimeUnit, Window,
+};
 pub use engine::keyspace::{Bounds, Changes, Keyspace, NoRows, Reclaimed, Rows, Turn, Usage};
 pub use engine::path::normal_path;
 pub use engine::policy::{Config, Policy};
 pub use engine::reply::{CommandError, Reply};
 pub use engine::resp;
 pub use engine::row::{Fields, Holder, Row, Value, decode as decode_row, encode as encode_row};
+pub use facades::counters::{Counters, Increment, Partial, Series};
 pub use facades::limiter::{MemcacheMode, incr_and_check_limit, incr_and_check_limit_memcache};
 pub use facades::lock::{Held, LockOptions, Locks};
 pub use facades::runtime::Runtime;
 pub use rules::limit::{Algorithm, Decision, Limit, Next, State as LimitState};
+pub use rules::series::hyperloglog::HyperLogLog;
+pub use rules::series::layout::{Id, Layout, Model, Place};
+pub use rules::series::record::{Counts, Outcome};
+pub use rules::series::recorder::{Labels, Recorder, Recording};
+pub use rules::series::rollup::{Point, Range, Rollup, Rollups, roll_up};
 pub use stores::durable_object::client::{DurableObjectStore, Shards};
 pub use stores::durable_object::shard::{Durability, LockAnswer, Shard, StoredRows};
 pub use stores::kv::{KvStore, Namespace};

@@ -8,5 +8,6 @@ pub mod gate;
 #[cfg(feature = "js")]
 pub mod js;
 pub mod service;
+pub mod tallies;
 #[cfg(feature = "worker")]
 pub mod worker;

@@ -1,7 +1,8 @@
 //! The commands: the part of Redis that the job needs, and the operations a script would do there.
 
 use crate::rules::limit::Limit;
-use crate::values::time::Duration;
+use crate::rules::series::record::Outcome;
+use crate::values::time::{Duration, Timestamp};
 
 /// Bytes of a key, a field or a value; any bytes will do, as in Redis.
 pub type Bytes = Vec<u8>;
@@ -120,13 +121,32 @@ pub enum Command {
         /// The fields.
         fields: Vec<Bytes>,
     },
-    /// `TG.TAKE cost key algorithm quota window_ms [key algorithm quota window_ms ...]`: charge all of the limits
-    /// or none. An array for each: allowed (1 or 0), remaining, reset at (ms), retry after (ms, nil when allowed).
+    /// `PFADD key [element ...]`
+    PfAdd {
+        /// The key.
+        key: Bytes,
+        /// What is added to the sketch.
+        elements: Vec<Bytes>,
+    },
+    /// `PFCOUNT key [key ...]`
+    PfCount(Vec<Bytes>),
+    /// `PFMERGE target [source ...]`
+    PfMerge {
+        /// The sketch that becomes the union.
+        target: Bytes,
+        /// What is added to it.
+        sources: Vec<Bytes>,
+    },
+    /// `TG.TAKE [RECORD] cost key algorithm quota window_ms [key algorithm quota window_ms ...]`: charge all of the
+    /// limits or none. An array for each: allowed (1 or 0), remaining, reset at (ms), retry after (ms, nil when allowed).
     Take {
         /// Quota units; 0 peeks.
         cost: u64,
         /// The limits, each under its own key.
         limits: Vec<(Bytes, Limit)>,
+        /// Record the decision of each limit whose key is a policy's: allowed when all were charged, denied where it
+        /// refused.
+        record: bool,
     },
     /// `TG.PEEK`: what [`Command::Take`] would answer now. Nothing is charged.
     Peek {
@@ -134,9 +154,11 @@ pub enum Command {
         cost: u64,
         /// The limits, each under its own key.
         limits: Vec<(Bytes, Limit)>,
+        /// Record refusals: nothing will be taken after them.
+        record: bool,
     },
-    /// `TG.REFUND amount reset_at_ms key algorithm quota window_ms`: give back what a take charged. 1, or 0 when
-    /// that window is over or unknown.
+    /// `TG.REFUND [RECORD] amount reset_at_ms key algorithm quota window_ms`: give back what a take charged. 1, or 0
+    /// when that window is over or unknown.
     Refund {
         /// Quota units.
         amount: u64,
@@ -146,7 +168,30 @@ pub enum Command {
         key: Bytes,
         /// The limit.
         limit: Limit,
+        /// Take back that it was recorded as allowed.
+        record: bool,
     },
+    /// `TG.RECORD policy outcome count [policy outcome count ...]`: record decisions that were made elsewhere.
+    Record(Vec<Tally>),
+    /// `TG.SERIES rollup_ms start_ms end_ms [policy]`: what was recorded here. An array for each bucket and policy with
+    /// any: the bucket's beginning (ms), the policy, allowed, denied, degraded.
+    Series(Window),
+    /// `TG.TOP most outcome rollup_ms start_ms end_ms [policy]`: the heaviest partition keys of each policy. An array
+    /// for each: policy, label, allowed, denied, degraded, and by how much these may be too low together.
+    Top {
+        /// How many of each policy.
+        most: usize,
+        /// Heaviest by this outcome; by all of them if not given.
+        outcome: Option<Outcome>,
+        /// When.
+        window: Window,
+    },
+    /// `TG.DISTINCT rollup_ms start_ms end_ms [policy]`: about how many partition keys each policy saw. An array for
+    /// each policy: its name and the number.
+    Distinct(Window),
+    /// `TG.TOTALS`: keys and bytes of this shard, then for each policy its name and all that was ever allowed, denied
+    /// and degraded. These never go down.
+    Totals,
     /// `TG.LOCK key token ttl_ms [LABEL label] [WAIT wait_ms [POLL poll_ms]]`: acquire a lock.
     Lock(LockRequest),
     /// `TG.RENEW key token ttl_ms`: the owner's lock expires `ttl_ms` from now. Fencing number and expiry, or nil.
@@ -167,6 +212,37 @@ pub enum Command {
     },
     /// `TG.LOCKINFO key`: label, fencing number, ms left and number of waiters; nil when nobody holds it.
     LockInfo(Bytes),
+}
+
+/// Decisions that were made elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// The policy's name.
+    pub policy: Bytes,
+    /// How they went.
+    pub outcome: Outcome,
+    /// How many there were.
+    pub count: u64,
+}
+
+/// A range of what was recorded, both ends in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The step of its buckets: one of the levels that are recorded.
+    pub rollup: Duration,
+    /// The first instant.
+    pub start: Timestamp,
+    /// The last instant.
+    pub end: Timestamp,
+    /// Only this policy.
+    pub policy: Option<Bytes>,
+}
+
+impl Window {
+    /// The policy's name as text: what is no text is no policy's name.
+    pub fn policy(&self) -> Option<&str> {
+        self.policy.as_deref().map(|name| std::str::from_utf8(name).unwrap_or("\u{fffd}"))
+    }
 }
 
 /// The arguments of `TG.LOCK`.
@@ -267,8 +343,11 @@ impl Command {
     /// The keys that the command reads or writes, in its order.
     pub fn keys(&self) -> Vec<&[u8]> {
         match self {
-            Self::Ping(_) => Vec::new(),
-            Self::Del(keys) | Self::Exists(keys) => keys.iter().map(Vec::as_slice).collect(),
+            Self::Ping(_) | Self::Record(_) | Self::Series(_) | Self::Top { .. } | Self::Distinct(_) | Self::Totals => {
+                Vec::new()
+            }
+            Self::PfMerge { target, sources } => [target].into_iter().chain(sources).map(Vec::as_slice).collect(),
+            Self::Del(keys) | Self::Exists(keys) | Self::PfCount(keys) => keys.iter().map(Vec::as_slice).collect(),
             Self::Take { limits, .. } | Self::Peek { limits, .. } => {
                 limits.iter().map(|(key, _)| key.as_slice()).collect()
             }
@@ -289,6 +368,7 @@ impl Command {
             | Self::HMGet { key, .. }
             | Self::HGetAll(key)
             | Self::HDel { key, .. }
+            | Self::PfAdd { key, .. }
             | Self::Refund { key, .. }
             | Self::Renew { key, .. }
             | Self::Unlock { key, .. }

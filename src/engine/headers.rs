@@ -3,6 +3,7 @@
 
 use serde::Serialize;
 
+use crate::engine::accept::{TEXT, prefers};
 use crate::values::time::Duration;
 
 /// One policy's part of the fields.
@@ -101,7 +102,7 @@ struct ProblemBody<'a> {
 
 /// The body of a refusal: problem+json (RFC 9457), or a sentence for those who ask for text first.
 pub fn problem(problem: Problem, policies: &[&str], retry_after: Option<Duration>, accept: Option<&str>) -> Body {
-    if prefers_text(accept) {
+    if prefers(accept, TEXT) {
         let names = policies.join(", ");
         return Body { media_type: "text/plain; charset=utf-8", text: format!("{} ({names})\n", problem.title()) };
     }
@@ -114,26 +115,6 @@ pub fn problem(problem: Problem, policies: &[&str], retry_after: Option<Duration
     };
     let text = serde_json::to_string(&body).unwrap_or_default();
     Body { media_type: "application/problem+json", text }
-}
-
-/// Whether `Accept` puts text before JSON. Without a preference the answer is JSON.
-fn prefers_text(accept: Option<&str>) -> bool {
-    let Some(accept) = accept else { return false };
-    let quality = |types: &[&str]| {
-        accept
-            .split(',')
-            .filter_map(|range| {
-                let mut parts = range.split(';').map(str::trim);
-                types.contains(&parts.next()?.to_ascii_lowercase().as_str()).then_some(())?;
-                let q = parts.find_map(|part| part.strip_prefix("q="));
-                Some(q.map_or(1.0, |q| q.parse().unwrap_or(0.0)))
-            })
-            .fold(0.0, f64::max)
-    };
-    let any = quality(&["*/*"]);
-    let json = any.max(quality(&["application/problem+json", "application/json", "application/*"]));
-    let text = any.max(quality(&["text/plain", "text/html", "text/*"]));
-    text > json
 }
 
 #[cfg(test)]

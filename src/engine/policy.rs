@@ -5,7 +5,10 @@ use serde_json::Value;
 
 use crate::engine::matching::{Match, PartitionKey};
 use crate::rules::limit::{Algorithm, Limit};
+use crate::rules::series::recorder::{Labels, Recording, check_retentions};
+use crate::rules::series::rollup::{Rollup, Rollups};
 use crate::values::error::{Error, ErrorKind};
+use crate::values::time::Duration;
 use crate::values::units::Rate;
 
 /// Everything a Worker is told: `[vars.TOLLGATE_CONFIG]`.
@@ -18,8 +21,84 @@ pub struct Config {
     /// How late a relaxed counter may reach the disk, in milliseconds, 1 to 5,000. Below the ten seconds after
     /// which an idle object loses its memory.
     pub flush_ms: FlushMs,
+    /// What is recorded of the policies' decisions.
+    pub series: Series,
     /// The policies, in the order in which they are looked at. All that match a request apply.
     pub policies: Vec<Policy>,
+}
+
+/// What is recorded of the policies' decisions, for `/_tollgate/series` and its kin.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Series {
+    /// Record nothing.
+    pub off: bool,
+    /// How partition keys are shown.
+    pub keys: KeyNames,
+    /// How many partition keys of a policy are watched in each bucket of time, 16 to 1,024.
+    pub watched_keys: WatchedKeys,
+    /// How late a decision may reach the disk, in milliseconds, 100 to 60,000. Each time it is one row, however many
+    /// decisions there were.
+    pub flush_ms: SeriesFlushMs,
+    /// The levels: step and number of buckets, finest first.
+    pub rollups: RollupTexts,
+}
+
+/// How partition keys are shown in what was recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyNames {
+    /// By a keyed hash: who reads them cannot tell whose they are.
+    #[default]
+    Pseudonym,
+    /// As they are: addresses, values of headers.
+    Readable,
+}
+
+/// `series.watched_keys`.
+pub type WatchedKeys = Bounded<16, 1024, 500>;
+/// `series.flush_ms`.
+pub type SeriesFlushMs = Bounded<100, 60_000, 10_000>;
+
+/// Levels as a person writes them: `["10s x 360", "1h x 168"]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<String>")]
+pub struct RollupTexts(Rollups);
+
+impl TryFrom<Vec<String>> for RollupTexts {
+    type Error = String;
+
+    fn try_from(texts: Vec<String>) -> Result<Self, String> {
+        let read = || {
+            let levels = texts.iter().map(|text| Rollup::parse(text)).collect::<Result<Vec<_>, _>>()?;
+            let rollups = Rollups::new(levels)?;
+            check_retentions(&rollups)?;
+            Ok(Self(rollups))
+        };
+        read().map_err(|error: Error| error.message().to_owned())
+    }
+}
+
+impl Series {
+    /// The levels.
+    pub const fn rollups(&self) -> &Rollups {
+        &self.rollups.0
+    }
+
+    /// How decisions are recorded, with pseudonyms under `secret`; `None` when they are not.
+    pub fn recording(&self, secret: &str) -> Option<Recording> {
+        let labels = || match self.keys {
+            KeyNames::Readable => Labels::Readable,
+            KeyNames::Pseudonym => Labels::pseudonyms(secret.as_bytes()),
+        };
+        let recording = || Recording {
+            rollups: self.rollups.0.clone(),
+            capacity: usize::try_from(self.watched_keys.get()).unwrap_or(usize::MAX),
+            flush: Duration::from_millis(self.flush_ms.get()),
+            labels: labels(),
+        };
+        (!self.off).then(recording)
+    }
 }
 
 /// One policy: which requests, counted by what, against which limit.
@@ -243,6 +322,7 @@ impl Config {
 /// field shows.
 fn check_tables(config: &Value) -> Result<(), Error> {
     expect_table(".", Some(config))?;
+    expect_table("series", config.get("series"))?;
     for (index, policy) in config.get("policies").and_then(Value::as_array).into_iter().flatten().enumerate() {
         let path = format!("policies[{index}]");
         expect_table(&path, Some(policy))?;
@@ -305,6 +385,14 @@ mod tests {
             (r#"{"policies":[["a"]]}"#.to_owned(), "policies[0]: expected a table"),
             (policy(r#","match":[["GET"]]"#), "policies[0].match: expected a table"),
             (policy(r#","key":{"address":[32]}"#), "policies[0].key.address: expected a table"),
+            (r#"{"series":[]}"#.to_owned(), "series: expected a table"),
+            (r#"{"series":{"keys":"plain"}}"#.to_owned(), "series.keys: unknown variant `plain`"),
+            (r#"{"series":{"rollups":["10s"]}}"#.to_owned(), "series.rollups: rollup: expected \"<step> x <samples>\""),
+            (
+                r#"{"series":{"rollups":["10s x 6","1h x 5"]}}"#.to_owned(),
+                "series.rollups: rollups: expected the level of 10000 ms",
+            ),
+            (r#"{"series":{"flush_ms":1}}"#.to_owned(), "series.flush_ms: expected 100 to 60000, got 1"),
         ] {
             let error = Config::parse(&json).expect_err(&json);
             let found = error.message().replace("policies[0].key.?.", "policies[0].key.");

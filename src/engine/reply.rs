@@ -57,6 +57,12 @@ impl CommandError {
         Self::new(format!("ERR invalid expire time in '{command}' command"))
     }
 
+    /// Whether the command was not run because the replies before it were too large together: asked again in a batch
+    /// of its own, it may fit.
+    pub fn is_over_budget(&self) -> bool {
+        self.text == OVER_BUDGET
+    }
+
     /// The whole text.
     pub fn text(&self) -> &str {
         &self.text
@@ -154,6 +160,8 @@ impl Reply {
     }
 }
 
+const OVER_BUDGET: &str = "ERR the replies before this one are too large together: send fewer commands";
+
 /// What is left of the bytes that a batch may answer with. A small batch can ask for a large value many times.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyBudget(usize);
@@ -167,9 +175,7 @@ impl ReplyBudget {
     /// Runs a command while there is something left; after that it is refused and not run.
     pub fn spend(&mut self, run: impl FnOnce() -> Reply) -> Reply {
         if self.0 == 0 {
-            return Reply::Error(CommandError::new(
-                "ERR the replies before this one are too large together: send fewer commands",
-            ));
+            return Reply::Error(CommandError::new(OVER_BUDGET));
         }
         let reply = run();
         self.0 = self.0.saturating_sub(reply.weight());

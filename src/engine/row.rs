@@ -21,6 +21,8 @@ pub enum Value {
     Limit(LimitState),
     /// A lock that somebody holds.
     Lock(Holder),
+    /// What the gate has seen in a bucket of time: the stored form of a [`Stored`](crate::rules::series::record::Stored).
+    Record(Bytes),
 }
 
 /// Who holds a lock.
@@ -52,7 +54,7 @@ impl Row {
     /// Bytes this row counts for against the shard's bound: its stored form and [`ROW_OVERHEAD`].
     pub fn weight(&self) -> usize {
         let value = match &self.value {
-            Value::String(bytes) => bytes.len(),
+            Value::String(bytes) | Value::Record(bytes) => bytes.len(),
             Value::Hash(fields) => fields.iter().map(|(f, v)| field_weight(f, v)).sum(),
             Value::Limit(_) => 24,
             Value::Lock(holder) => holder.token.len().saturating_add(holder.label.len()).saturating_add(16),
@@ -78,6 +80,7 @@ const STRING: u8 = 0;
 const HASH: u8 = 1;
 const FIXED_WINDOW: u8 = 2;
 const LOCK: u8 = 3;
+const RECORD: u8 = 4;
 
 /// Writes a row: version, kind, expiry (`u64::MAX` is never), then the value. Integers are little-endian.
 pub fn encode(row: &Row) -> Vec<u8> {
@@ -90,6 +93,10 @@ pub fn encode(row: &Row) -> Vec<u8> {
     match &row.value {
         Value::String(bytes) => {
             head(STRING);
+            out.extend_from_slice(bytes);
+        }
+        Value::Record(bytes) => {
+            head(RECORD);
             out.extend_from_slice(bytes);
         }
         Value::Hash(fields) => {
@@ -141,6 +148,7 @@ pub fn decode(bytes: &[u8]) -> Result<Row, Error> {
             let fencing = reader.number()?;
             Value::Lock(Holder { fencing, token: reader.bytes()?, label: reader.bytes()? })
         }
+        RECORD => Value::Record(reader.rest().to_vec()),
         _ => return Err(Error::new(ErrorKind::Protocol, format!("a stored row has the unknown kind {kind}"))),
     };
     Ok(Row { value, expires })
@@ -207,6 +215,7 @@ mod tests {
                 Value::Limit(LimitState::FixedWindow(state)),
                 "01020201000000000000 60ea000000000000 e803000000000000 0700000000000000",
             ),
+            (Value::Record(b"hi".to_vec()), "0104020100000000000068 69"),
             (Value::Lock(holder), "01030201000000000000 0900000000000000 01000000 74 02000000 6d65"),
             (
                 Value::Hash(Fields::from_iter([(b"f".to_vec(), b"v".to_vec())])),

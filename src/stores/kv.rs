@@ -148,6 +148,10 @@ impl Rows for Snapshot {
         Ok(self.rows.get(key).cloned().flatten())
     }
 
+    fn keys(&self, _: &[u8], _: &[u8]) -> Result<Vec<Bytes>, Error> {
+        Ok(Vec::new())
+    }
+
     fn usage(&self) -> Result<Usage, Error> {
         Ok(Usage::default())
     }

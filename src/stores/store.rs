@@ -1,4 +1,4 @@
-//! The store abstraction: one method.
+//! The store abstraction: one method, and one that follows from it.
 
 use std::future::Future;
 
@@ -15,6 +15,18 @@ pub trait Store {
     /// # Errors
     /// The batch as a whole was refused or its outcome is not known. The errors of single commands are replies.
     fn exec(&self, batch: &[Command]) -> impl Future<Output = Result<Vec<Reply>, Error>>;
+
+    /// Runs commands that have nothing to do with each other, and answers each on its own. Where keys are spread over
+    /// shards, those of each shard are one batch, and the shards are asked in parallel: one that fails makes only its
+    /// own commands fail. Everywhere else it is one [`exec`](Self::exec).
+    fn pipeline(&self, commands: &[Command]) -> impl Future<Output = Vec<Result<Reply, Error>>> {
+        async move {
+            match self.exec(commands).await {
+                Ok(replies) => replies.into_iter().map(Ok).collect(),
+                Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
+            }
+        }
+    }
 
     /// What this store can promise.
     fn capabilities(&self) -> Capabilities;
@@ -55,6 +67,10 @@ impl<S: Store> Store for &S {
         S::exec(self, batch)
     }
 
+    fn pipeline(&self, commands: &[Command]) -> impl Future<Output = Vec<Result<Reply, Error>>> {
+        S::pipeline(self, commands)
+    }
+
     fn capabilities(&self) -> Capabilities {
         S::capabilities(self)
     }
@@ -63,6 +79,10 @@ impl<S: Store> Store for &S {
 impl<S: Store> Store for std::rc::Rc<S> {
     fn exec(&self, batch: &[Command]) -> impl Future<Output = Result<Vec<Reply>, Error>> {
         S::exec(self, batch)
+    }
+
+    fn pipeline(&self, commands: &[Command]) -> impl Future<Output = Vec<Result<Reply, Error>>> {
+        S::pipeline(self, commands)
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -42,7 +42,7 @@ impl Rate {
         };
         let (quota, window) = text.split_once('/').or_else(|| text.split_once(" per ")).ok_or_else(expected)?;
         let quota = digits(quota.trim()).ok_or_else(expected)?;
-        let window = parse_window(window.trim()).ok_or_else(expected)?;
+        let window = parse_span(window.trim()).ok_or_else(expected)?;
         Self::new(quota, window)
     }
 }
@@ -51,7 +51,8 @@ fn digits(text: &str) -> Option<u64> {
     (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
-fn parse_window(text: &str) -> Option<Duration> {
+/// A span as a person writes it: a unit with an optional count before it, such as `minute`, `10s` or `2 hours`.
+pub fn parse_span(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
     let (count, unit) = text.split_at_checked(unit_at)?;
     let count = if count.is_empty() { 1 } else { digits(count)? };

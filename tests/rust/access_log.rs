@@ -102,7 +102,9 @@ fn the_gate_decides_a_real_log_right() {
             clock.set(hit.at_secs * 1000);
             let header = |name: &str| (name == "cf-connecting-ip").then(|| hit.client.clone());
             let facts = Facts { method: "GET", path: &hit.path, header: &header };
-            let (mut passage, Step::Calls(calls)) = Passage::begin(&config, &facts) else { panic!("nothing to ask") };
+            let (mut passage, Step::Calls(calls)) = Passage::begin(&config, &std::rc::Rc::default(), &facts) else {
+                panic!("nothing to ask")
+            };
             let answers = calls.into_iter().map(|call| {
                 let batch = decode_batch(&call.body).unwrap();
                 let reply = |argv| keyspace.apply(clock.now(), &Command::parse(argv).unwrap());

@@ -11,11 +11,14 @@
 
 mod access_log;
 mod backends;
+mod counters;
 mod kv_model;
 mod layers;
 mod lock;
+mod records;
 mod redis_differential;
 mod seed;
+mod seed_series;
 mod support;
 mod waiting;
 mod wrangler_config;

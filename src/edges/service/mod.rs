@@ -1,11 +1,14 @@
-//! The service, for programs in any language: `/_tollgate/redis`, `/_tollgate/kv` and `/_tollgate/locks/<key>`.
+//! The service, for programs in any language: `/_tollgate/redis`, `/_tollgate/kv`, `/_tollgate/locks/<key>`, and what
+//! the gate has seen: `/_tollgate/series`, `/_tollgate/top`, `/_tollgate/distinct`, `/_tollgate/metrics`.
 
 pub mod locks;
+pub mod records;
 pub mod redis;
 
 use sha2::{Digest, Sha256};
 
 use crate::edges::exchange::{Answer, Call, Response, Step};
+use crate::engine::policy::Config;
 use crate::stores::durable_object::shard::Durability;
 use crate::values::error::Error;
 use crate::values::time::Timestamp;
@@ -29,6 +32,8 @@ pub struct Request<'a> {
     pub body: &'a [u8],
     /// 128 unpredictable bits for this request.
     pub random: u128,
+    /// When it came.
+    pub now: Timestamp,
 }
 
 /// A request that waits for answers.
@@ -38,6 +43,8 @@ pub enum Pending {
     Redis(redis::Pending),
     /// A lock.
     Lock(locks::Pending),
+    /// A question about what the gate has seen.
+    Records(records::Pending),
 }
 
 /// Who may not use the service, by the header fields alone: nobody reads the body of a stranger. `secret` is the
@@ -49,7 +56,8 @@ pub fn screen(header: &dyn Fn(&str) -> Option<String>, secret: Option<&str>) -> 
 }
 
 /// Looks at a request that was screened.
-pub fn begin(request: &Request<'_>, shards: u16) -> (Option<Pending>, Step) {
+pub fn begin(request: &Request<'_>, config: &Config) -> (Option<Pending>, Step) {
+    let shards = config.shard_count();
     let (path, query) = request.path.split_once('?').unwrap_or((request.path, ""));
     let path = path.strip_prefix(PREFIX).unwrap_or_default();
     let (head, rest) = path.split_once('/').unwrap_or((path, ""));
@@ -57,6 +65,10 @@ pub fn begin(request: &Request<'_>, shards: u16) -> (Option<Pending>, Step) {
         "redis" => redis::begin(request, rest, redis::Backend::Shards(shards)),
         "kv" => redis::begin(request, rest, redis::Backend::Kv),
         "locks" => locks::begin(request, rest, query, shards),
+        "series" if rest.is_empty() => records::begin(request, records::Endpoint::Series, query, config),
+        "top" if rest.is_empty() => records::begin(request, records::Endpoint::Top, query, config),
+        "distinct" if rest.is_empty() => records::begin(request, records::Endpoint::Distinct, query, config),
+        "metrics" if rest.is_empty() => records::begin(request, records::Endpoint::Metrics, query, config),
         _ => Err(not_found()),
     };
     match begun {
@@ -70,13 +82,14 @@ pub fn resume(pending: &mut Pending, answers: Vec<Answer>, now: Timestamp) -> St
     match pending {
         Pending::Redis(redis) => Step::done(redis.finish(answers)),
         Pending::Lock(lock) => lock.resume(answers, now),
+        Pending::Records(records) => Step::done(records.finish(answers)),
     }
 }
 
 /// The call to make when the client hangs up before the end.
 pub fn hang_up(pending: &Pending) -> Option<Call> {
     match pending {
-        Pending::Redis(_) => None,
+        Pending::Redis(_) | Pending::Records(_) => None,
         Pending::Lock(lock) => lock.leave(),
     }
 }

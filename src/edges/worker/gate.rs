@@ -9,6 +9,7 @@ use super::convert;
 use crate::edges::exchange::Step;
 use crate::edges::gate::Passage;
 use crate::edges::service;
+use crate::edges::tallies::Tallies;
 use crate::engine::matching::Facts;
 use crate::engine::path::normal_path;
 use crate::engine::policy::Config;
@@ -28,6 +29,7 @@ extern "C" {
 #[derive(Debug)]
 pub struct Gate {
     config: Rc<Config>,
+    tallies: Rc<Tallies>,
     secret: Option<String>,
 }
 
@@ -36,13 +38,13 @@ impl Gate {
     /// Reads the configuration, a JSON text. Throws an `Error` with `code` "invalid-config" that names the field.
     #[wasm_bindgen(constructor)]
     pub fn new(config: &str, secret: Option<String>) -> Result<Self, JsValue> {
-        Ok(Self { config: Rc::new(convert::config(config)?), secret })
+        Ok(Self { config: Rc::new(convert::config(config)?), tallies: Rc::default(), secret })
     }
 
     /// Begins with a request for the origin.
     pub fn check(&self, method: &str, path: &str, headers: &Headers) -> Exchange {
         let header = |name: &str| headers.get(name).ok().flatten();
-        let (passage, step) = Passage::begin(&self.config, &Facts { method, path, header: &header });
+        let (passage, step) = Passage::begin(&self.config, &self.tallies, &Facts { method, path, header: &header });
         Exchange::new(Machine::Gate(passage), step)
     }
 
@@ -53,12 +55,13 @@ impl Gate {
             .map_or(JsValue::UNDEFINED, |refusal| convert::response(&refusal))
     }
 
-    /// Begins with a request for the service that was screened. `random` is 16 bytes.
-    pub fn serve(&self, method: &str, path: &str, headers: &Headers, body: &[u8], random: &[u8]) -> Exchange {
+    /// Begins with a request for the service that was screened. `random` is 16 bytes, `now` in Unix ms.
+    pub fn serve(&self, method: &str, path: &str, headers: &Headers, body: &[u8], random: &[u8], now: f64) -> Exchange {
         let header = |name: &str| headers.get(name).ok().flatten();
         let random = random.iter().fold(0, |sum: u128, byte| (sum << 8) | u128::from(*byte));
-        let request = service::Request { method, path, header: &header, body, random };
-        let (pending, step) = service::begin(&request, self.config.shard_count());
+        let now = Timestamp::from_millis_f64(now);
+        let request = service::Request { method, path, header: &header, body, random, now };
+        let (pending, step) = service::begin(&request, &self.config);
         Exchange::new(pending.map_or(Machine::Over, Machine::Service), step)
     }
 }
@@ -108,6 +111,17 @@ impl Exchange {
         };
         state.1 = next;
         convert::step(&state.1)
+    }
+
+    /// How each policy decided, once there is a response: name and outcome by turns.
+    pub fn decisions(&self) -> Vec<String> {
+        match &self.state.borrow().0 {
+            Machine::Gate(passage) => passage
+                .decisions()
+                .flat_map(|(policy, outcome)| [policy.to_owned(), outcome.name().to_owned()])
+                .collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// The call to make when the client hangs up now, if there is one.

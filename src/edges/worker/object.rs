@@ -7,35 +7,37 @@ use wasm_bindgen::prelude::*;
 use super::convert;
 use super::sql::{SqlRows, Storage};
 use crate::engine::keyspace::Bounds;
+use crate::rules::series::recorder::Recorder;
 use crate::stores::durable_object::shard::{Durability, LockAnswer, Shard, waiter_token};
 use crate::values::error::Error;
 use crate::values::number::to_f64;
-use crate::values::time::Timestamp;
+use crate::values::time::{Duration, Timestamp};
 
 /// A shard over an object's storage.
 #[wasm_bindgen]
 #[allow(missing_debug_implementations)]
 pub struct ObjectShard {
     shard: RefCell<Shard<SqlRows>>,
-    flush_ms: f64,
 }
 
 type Answer<T> = Result<T, JsValue>;
 
 #[wasm_bindgen]
 impl ObjectShard {
-    /// Opens the shard. `config` is the Worker's configuration as JSON, `seed` a random number.
+    /// Opens the shard. `config` is the Worker's configuration as JSON, `secret` the service's, `seed` a random number.
     #[wasm_bindgen(constructor)]
-    pub fn new(storage: Storage, config: &str, seed: f64) -> Answer<Self> {
-        let flush_ms = to_f64(convert::config(config)?.flush_ms.get());
+    pub fn new(storage: Storage, config: &str, secret: Option<String>, seed: f64) -> Answer<Self> {
+        let config = convert::config(config)?;
         let rows = SqlRows::open(storage).map_err(|error| convert::to_js(&error))?;
-        Ok(Self { shard: RefCell::new(Shard::new(rows, Bounds::default(), seed.to_bits())), flush_ms })
-    }
-
-    /// How late a relaxed counter may reach the disk, in ms.
-    #[wasm_bindgen(getter, js_name = flushMs)]
-    pub fn flush_ms(&self) -> f64 {
-        self.flush_ms
+        let flush_after = Duration::from_millis(config.flush_ms.get());
+        let shard = Shard::new(rows, Bounds::default(), seed.to_bits()).flushing_after(flush_after);
+        // Without a secret there is no service, and nobody could read what was recorded.
+        let recording = secret.filter(|secret| !secret.is_empty()).and_then(|secret| config.series.recording(&secret));
+        let shard = match recording {
+            Some(recording) => shard.recording(Recorder::new(recording)),
+            None => shard,
+        };
+        Ok(Self { shard: RefCell::new(shard) })
     }
 
     /// Runs an encoded batch at `now` (Unix ms) and gives its encoded replies.
@@ -84,21 +86,24 @@ impl ObjectShard {
         })
     }
 
-    /// Whether something waits to be written.
-    #[wasm_bindgen(js_name = hasChanges)]
-    pub fn has_changes(&self) -> bool {
-        self.shard.borrow().has_changes()
+    /// When something is to be written, in Unix ms; `undefined` when nothing is.
+    #[wasm_bindgen(js_name = nextFlush)]
+    pub fn next_flush(&self) -> Option<f64> {
+        self.shard.borrow().next_flush().map(|at| to_f64(at.as_millis()))
     }
 
-    /// Writes what has changed; says how many rows that took.
-    pub fn flush(&self) -> Answer<usize> {
-        self.with(Shard::flush)
+    /// Writes what is due; says how many rows that took.
+    pub fn flush(&self, now: f64) -> Answer<usize> {
+        self.with(|shard| shard.flush_due(Timestamp::from_millis_f64(now)))
     }
 
-    /// Removes expired rows; says how many keys are left.
+    /// Removes expired rows; says when to come again in Unix ms, `undefined` when nothing is left.
     #[wasm_bindgen(js_name = cleanUp)]
-    pub fn clean_up(&self, now: f64) -> Answer<usize> {
-        self.with(|shard| shard.clean_up(Timestamp::from_millis_f64(now)))
+    pub fn clean_up(&self, now: f64) -> Answer<Option<f64>> {
+        self.with(|shard| {
+            let next = shard.clean_up(Timestamp::from_millis_f64(now))?;
+            Ok(next.map(|at| to_f64(at.as_millis())))
+        })
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Shard<SqlRows>) -> Result<T, Error>) -> Answer<T> {

@@ -4,6 +4,7 @@ use js_sys::{Array, ArrayBuffer, Reflect, Uint8Array};
 use wasm_bindgen::prelude::*;
 
 use super::convert;
+use crate::engine::command::Bytes;
 use crate::engine::keyspace::{Changes, Reclaimed, Rows, Usage};
 use crate::engine::row::{ROW_OVERHEAD, Row, decode, encode};
 use crate::stores::durable_object::shard::StoredRows;
@@ -97,9 +98,13 @@ impl Rows for SqlRows {
 
     fn load(&self, key: &[u8]) -> Result<Option<Row>, Error> {
         let Some(row) = self.first("SELECT value FROM rows WHERE key = ?", &[blob(key)])? else { return Ok(None) };
-        let value = column(&row, "value");
-        let bytes = value.dyn_ref::<ArrayBuffer>().map(|buffer| Uint8Array::new(buffer).to_vec());
-        decode(&bytes.unwrap_or_default()).map(Some)
+        decode(&bytes(&column(&row, "value"))).map(Some)
+    }
+
+    fn keys(&self, from: &[u8], until: &[u8]) -> Result<Vec<Bytes>, Error> {
+        let found =
+            self.query("SELECT key FROM rows WHERE key >= ? AND key < ? ORDER BY key", &[blob(from), blob(until)])?;
+        Ok(found.iter().map(|row| bytes(&column(&row, "key"))).collect())
     }
 
     fn usage(&self) -> Result<Usage, Error> {
@@ -142,6 +147,10 @@ impl StoredRows for SqlRows {
 
 fn blob(bytes: &[u8]) -> JsValue {
     Uint8Array::from(bytes).into()
+}
+
+fn bytes(blob: &JsValue) -> Bytes {
+    blob.dyn_ref::<ArrayBuffer>().map(|buffer| Uint8Array::new(buffer).to_vec()).unwrap_or_default()
 }
 
 /// A point in time as SQLite gets it; the exact one is in the row.

@@ -5,11 +5,21 @@ use crate::engine::command::Bytes;
 use crate::engine::reply::{CommandError, Reply};
 use crate::engine::row::{Row, Value};
 use crate::rules::limit::{Decision, Limit, Next, State};
+use crate::rules::series::record::Outcome as Decided;
 use crate::values::time::{Duration, Timestamp};
+
+/// What becomes of the answers.
+#[derive(Clone, Copy)]
+pub(super) struct Take {
+    /// Charge the limits, when all of them allow it.
+    pub(super) charge: bool,
+    /// Record how it went.
+    pub(super) record: bool,
+}
 
 impl<R: Rows> Keyspace<R> {
     /// Asks every limit first, and charges only when all of them allow it and it is a take.
-    pub(super) fn take(&mut self, now: Timestamp, cost: u64, limits: &[(Bytes, Limit)], is_take: bool) -> Outcome {
+    pub(super) fn take(&mut self, now: Timestamp, cost: u64, limits: &[(Bytes, Limit)], take: Take) -> Outcome {
         let mut decided = Vec::with_capacity(limits.len());
         for (index, (key, limit)) in limits.iter().enumerate() {
             if limits.iter().take(index).any(|(earlier, _)| earlier == key) {
@@ -18,9 +28,16 @@ impl<R: Rows> Keyspace<R> {
             let state = self.limit_state(now, key)?;
             decided.push((limit.decide(state, cost, now)?, state, limit));
         }
-        let charges = is_take && decided.iter().all(|((decision, _), ..)| decision.allowed);
+        let charges = take.charge && decided.iter().all(|((decision, _), ..)| decision.allowed);
         if charges {
             self.charge(now, limits, &decided)?;
+        }
+        if take.record && cost > 0 {
+            self.record_all(
+                now,
+                charges,
+                limits.iter().map(|(key, _)| key).zip(decided.iter().map(|((decision, _), ..)| decision)),
+            );
         }
         let answers = decided.into_iter().map(|((decision, _), state, limit)| {
             // Where nothing was charged, what is left is what a look at the limit shows.
@@ -29,6 +46,22 @@ impl<R: Rows> Keyspace<R> {
             Ok(answer(Decision { remaining, ..decision }))
         });
         answers.collect::<Result<_, CommandError>>().map(Reply::Array)
+    }
+
+    /// A limit that allows what another one refuses has decided nothing.
+    fn record_all<'a>(
+        &mut self,
+        now: Timestamp,
+        charged: bool,
+        decisions: impl Iterator<Item = (&'a Bytes, &'a Decision)>,
+    ) {
+        for (key, decision) in decisions {
+            if !decision.allowed {
+                self.record(now, key, Decided::Denied);
+            } else if charged {
+                self.record(now, key, Decided::Allowed);
+            }
+        }
     }
 
     fn charge(
@@ -56,10 +89,14 @@ impl<R: Rows> Keyspace<R> {
         reset_at: Timestamp,
         key: &[u8],
         limit: &Limit,
+        record: bool,
     ) -> Outcome {
         let state = self.limit_state(now, key)?;
         let next = limit.refund(state, amount, reset_at);
         self.store_state(now, key, next)?;
+        if record {
+            self.record_refund(key);
+        }
         Ok(Reply::from_bool(next != Next::Keep))
     }
 

@@ -10,7 +10,9 @@ mod expiry;
 mod hashes;
 mod limits;
 mod locks;
+mod records;
 mod rows;
+mod sketches;
 mod strings;
 
 use std::collections::HashSet;
@@ -25,8 +27,11 @@ pub use rows::{Changes, NoRows, Reclaimed, Rows, Usage};
 use crate::engine::command::{Bytes, Command};
 use crate::engine::reply::{CommandError, Reply, ReplyBudget};
 use crate::engine::row::Row;
+use crate::rules::series::recorder::Recorder;
 use crate::rules::wait_queue::WaitQueue;
 use crate::values::time::Timestamp;
+
+use limits::Take;
 
 type Outcome = Result<Reply, CommandError>;
 
@@ -58,6 +63,8 @@ pub struct Keyspace<R: Rows = NoRows> {
     fencing: Option<u64>,
     fencing_changed: bool,
     waiters: WaitQueue,
+    /// Where there is one, the decisions of policies are recorded.
+    recorder: Option<Recorder>,
 }
 
 impl<R: Rows> Keyspace<R> {
@@ -76,6 +83,7 @@ impl<R: Rows> Keyspace<R> {
             fencing: None,
             fencing_changed: false,
             waiters: WaitQueue::default(),
+            recorder: None,
         }
     }
 
@@ -111,11 +119,23 @@ impl<R: Rows> Keyspace<R> {
             Command::HMGet { key, fields } => self.h_mget(now, key, fields),
             Command::HGetAll(key) => self.h_get_all(now, key),
             Command::HDel { key, fields } => self.h_del(now, key, fields),
-            Command::Take { cost, limits } => self.take(now, *cost, limits, true),
-            Command::Peek { cost, limits } => self.take(now, *cost, limits, false),
-            Command::Refund { amount, reset_at_ms, key, limit } => {
-                self.refund(now, *amount, Timestamp::from_millis(*reset_at_ms), key, limit)
+            Command::PfAdd { key, elements } => self.pf_add(now, key, elements),
+            Command::PfCount(keys) => self.pf_count(now, keys),
+            Command::PfMerge { target, sources } => self.pf_merge(now, target, sources),
+            Command::Take { cost, limits, record } => {
+                self.take(now, *cost, limits, Take { charge: true, record: *record })
             }
+            Command::Peek { cost, limits, record } => {
+                self.take(now, *cost, limits, Take { charge: false, record: *record })
+            }
+            Command::Refund { amount, reset_at_ms, key, limit, record } => {
+                self.refund(now, *amount, Timestamp::from_millis(*reset_at_ms), key, limit, *record)
+            }
+            Command::Record(tallies) => self.record_tallies(now, tallies),
+            Command::Series(window) => self.series(now, window),
+            Command::Top { most, outcome, window } => self.top(now, window, *most, *outcome),
+            Command::Distinct(window) => self.distinct(now, window),
+            Command::Totals => self.totals(),
             Command::Lock(request) => self.lock(now, request),
             Command::Renew { key, token, ttl } => self.renew(now, key, token, *ttl),
             Command::Unlock { key, token } => self.unlock(now, key, token),
@@ -162,6 +182,11 @@ impl<R: Rows> Keyspace<R> {
         self.cursor = 0;
     }
 
+    /// When a key expires next, as far as the last [`reclaim`](Self::reclaim) knows.
+    pub const fn next_expiry(&self) -> Timestamp {
+        self.sweep_after
+    }
+
     /// The row source.
     pub const fn rows(&self) -> &R {
         &self.rows
@@ -203,6 +228,7 @@ impl Clone for Keyspace<NoRows> {
             fencing: self.fencing,
             fencing_changed: self.fencing_changed,
             waiters: WaitQueue::default(),
+            recorder: self.recorder.clone(),
         }
     }
 }

@@ -13,6 +13,9 @@ pub trait Rows {
     /// The stored row of `key`, expired or not.
     fn load(&self, key: &[u8]) -> Result<Option<Row>, Error>;
 
+    /// The stored keys from `from` on and before `until`, in the order of their bytes.
+    fn keys(&self, from: &[u8], until: &[u8]) -> Result<Vec<Bytes>, Error>;
+
     /// How much is stored.
     fn usage(&self) -> Result<Usage, Error>;
 
@@ -59,6 +62,10 @@ impl Rows for NoRows {
 
     fn load(&self, _: &[u8]) -> Result<Option<Row>, Error> {
         Ok(None)
+    }
+
+    fn keys(&self, _: &[u8], _: &[u8]) -> Result<Vec<Bytes>, Error> {
+        Ok(Vec::new())
     }
 
     fn usage(&self) -> Result<Usage, Error> {

@@ -41,6 +41,10 @@ impl Rows for Disk {
         Ok(self.0.borrow().0.get(key).cloned())
     }
 
+    fn keys(&self, from: &[u8], until: &[u8]) -> Result<Vec<Bytes>, Error> {
+        Ok(self.0.borrow().0.range(from.to_vec()..until.to_vec()).map(|(key, _)| key.clone()).collect())
+    }
+
     fn usage(&self) -> Result<Usage, Error> {
         let disk = self.0.borrow();
         let bytes = disk.0.iter().map(|(key, row)| key.len() + row.weight()).sum();

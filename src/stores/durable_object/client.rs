@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use futures_util::future::join_all;
+
 use crate::engine::command::Command;
 use crate::engine::reply::Reply;
 use crate::engine::resp::{decode_replies, encode_batch};
@@ -111,6 +113,25 @@ impl<S: Shards> Store for DurableObjectStore<S> {
         let positions: Vec<usize> = (0..batch.len()).collect();
         collect(&mut replies, &positions, &self.shards.call(shard, body).await?)?;
         Ok(replies)
+    }
+
+    async fn pipeline(&self, commands: &[Command]) -> Vec<Result<Reply, Error>> {
+        let (batches, mut replies) = deal(commands, self.shards.count());
+        let calls = batches.iter().map(|batch| self.shards.call(batch.shard, batch.body.clone()));
+        let answers = join_all(calls).await;
+        let mut failures = Vec::new();
+        for (batch, answer) in batches.iter().zip(answers) {
+            if let Err(error) = answer.and_then(|bytes| collect(&mut replies, &batch.positions, &bytes)) {
+                failures.extend(batch.positions.iter().map(|position| (*position, error.clone())));
+            }
+        }
+        let mut results: Vec<Result<Reply, Error>> = replies.into_iter().map(Ok).collect();
+        for (position, error) in failures {
+            if let Some(result) = results.get_mut(position) {
+                *result = Err(error);
+            }
+        }
+        results
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -4,9 +4,10 @@ use crate::engine::command::{Bytes, Command, LockRequest};
 use crate::engine::keyspace::{Bounds, Changes, Keyspace, Rows};
 use crate::engine::reply::Reply;
 use crate::engine::resp::{Argv, decode_batch, encode_replies};
+use crate::rules::series::recorder::Recorder;
 use crate::stores::store::check_batch;
 use crate::values::error::{Error, ErrorKind};
-use crate::values::time::Timestamp;
+use crate::values::time::{Duration, Timestamp};
 
 /// Rows that can be written. All of `changes` is kept, or none.
 pub trait StoredRows: Rows {
@@ -27,6 +28,10 @@ pub enum Durability {
 #[derive(Debug)]
 pub struct Shard<R: StoredRows> {
     keyspace: Keyspace<R>,
+    /// How late relaxed changes may be written.
+    flush_after: Duration,
+    /// When the first change was made that is not written yet.
+    changed_at: Option<Timestamp>,
 }
 
 /// What a shard says to one request for a lock.
@@ -41,7 +46,19 @@ pub enum LockAnswer {
 impl<R: StoredRows> Shard<R> {
     /// A shard over `rows`.
     pub fn new(rows: R, bounds: Bounds, seed: u64) -> Self {
-        Self { keyspace: Keyspace::new(rows, bounds, seed) }
+        Self { keyspace: Keyspace::new(rows, bounds, seed), flush_after: Duration::from_secs(1), changed_at: None }
+    }
+
+    /// With another time after which relaxed changes are written.
+    #[must_use]
+    pub fn flushing_after(self, flush_after: Duration) -> Self {
+        Self { flush_after, ..self }
+    }
+
+    /// A shard that records the decisions of policies.
+    #[must_use]
+    pub fn recording(self, recorder: Recorder) -> Self {
+        Self { keyspace: self.keyspace.recording(recorder), ..self }
     }
 
     /// Runs an encoded batch and encodes its replies.
@@ -60,6 +77,9 @@ impl<R: StoredRows> Shard<R> {
         }
         if self.keyspace.is_over_cache() {
             self.keyspace.trim();
+        }
+        if self.keyspace.has_changes() {
+            self.changed_at.get_or_insert(now);
         }
         Ok(encode_replies(&replies))
     }
@@ -126,13 +146,16 @@ impl<R: StoredRows> Shard<R> {
         Ok(next)
     }
 
-    /// Whether something waits to be written.
-    pub fn has_changes(&self) -> bool {
-        self.keyspace.has_changes()
+    /// When something should be written, if anything is to be: see [`flush_due`](Self::flush_due).
+    pub fn next_flush(&self) -> Option<Timestamp> {
+        let changes = self.changed_at.map(|at| at.saturating_add(self.flush_after));
+        [changes, self.keyspace.records_due()].into_iter().flatten().min()
     }
 
-    /// Writes what has changed, in one step. When that fails, memory goes back to what is stored.
+    /// Writes what has changed, in one step, and says how many rows that took. When that fails, memory goes back to what
+    /// is stored. What was recorded of policies is not written here: no request waits for it.
     pub fn flush(&mut self) -> Result<usize, Error> {
+        self.changed_at = None;
         if !self.keyspace.has_changes() {
             return Ok(0);
         }
@@ -144,10 +167,28 @@ impl<R: StoredRows> Shard<R> {
         written
     }
 
-    /// Removes expired rows; says how many keys are left.
-    pub fn clean_up(&mut self, now: Timestamp) -> Result<usize, Error> {
-        self.flush()?;
-        Ok(self.keyspace.reclaim(now)?.keys)
+    /// Writes what is due at `now`: changes, and what was recorded with them.
+    pub fn flush_due(&mut self, now: Timestamp) -> Result<usize, Error> {
+        if self.keyspace.records_due().is_some_and(|due| due <= now) {
+            return self.flush_all(now);
+        }
+        self.flush()
+    }
+
+    /// Writes everything, what was recorded of policies too.
+    pub fn flush_all(&mut self, now: Timestamp) -> Result<usize, Error> {
+        // Where there is no room, what was recorded waits, and the counters are written all the same.
+        let staged = self.keyspace.stage_records(now);
+        let written = self.flush();
+        self.keyspace.settle_records(now, staged.is_ok() && written.is_ok());
+        written
+    }
+
+    /// Removes expired rows; says when to come again, `None` when nothing is left.
+    pub fn clean_up(&mut self, now: Timestamp) -> Result<Option<Timestamp>, Error> {
+        self.flush_all(now)?;
+        let left = self.keyspace.reclaim(now)?;
+        Ok((left.keys > 0).then(|| self.keyspace.next_expiry()))
     }
 
     /// The keyspace, for tests and tools.

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::rc::Rc;
 
 use tollgate::{
@@ -42,6 +43,11 @@ impl Rows for Disk {
 
     fn load(&self, key: &[u8]) -> Result<Option<Row>, Error> {
         self.0.borrow().rows.get(key).map(|row| tollgate::decode_row(row)).transpose()
+    }
+
+    fn keys(&self, from: &[u8], until: &[u8]) -> Result<Vec<Bytes>, Error> {
+        let range = (Bound::Included(from), Bound::Excluded(until));
+        Ok(self.0.borrow().rows.range::<[u8], _>(range).map(|(key, _)| key.clone()).collect())
     }
 
     fn usage(&self) -> Result<Usage, Error> {

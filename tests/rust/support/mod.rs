@@ -2,6 +2,7 @@
 
 pub mod disk;
 pub mod namespace;
+pub mod python;
 pub mod redis;
 pub mod rng;
 pub mod server;

@@ -1,9 +1,10 @@
 //! From words to commands and back. Errors are Redis's own, and found at the moment Redis finds them: an
 //! unknown command or a wrong number of arguments when it is queued, the rest when it runs.
 
-use crate::engine::command::{
-    Bytes, Command, Existence, ExpireAt, ExpireCondition, LockRequest, MAX_WAIT, SetExpiry, TimeUnit,
-};
+mod own;
+mod write;
+
+use crate::engine::command::{Bytes, Command, Existence, ExpireAt, ExpireCondition, MAX_WAIT, SetExpiry, TimeUnit};
 use crate::engine::reply::CommandError;
 use crate::engine::resp::Argv;
 use crate::rules::limit::{Algorithm, Limit};
@@ -64,10 +65,16 @@ fn syntax(name: &str) -> Option<(usize, usize, ReadArgs)> {
         "hmget" => (2, ANY, |_, mut a| Ok(Command::HMGet { key: a.word()?, fields: a.0.collect() })),
         "hgetall" => (1, 1, |_, mut a| Ok(Command::HGetAll(a.word()?))),
         "hdel" => (2, ANY, |_, mut a| Ok(Command::HDel { key: a.word()?, fields: a.0.collect() })),
-        "tg.take" => (5, ANY, |_, a| take(a).map(|(cost, limits)| Command::Take { cost, limits })),
-        "tg.peek" => (5, ANY, |_, a| take(a).map(|(cost, limits)| Command::Peek { cost, limits })),
-        "tg.refund" => (6, 6, refund),
-        "tg.lock" => (3, 9, lock),
+        "pfadd" => (1, ANY, |_, mut a| Ok(Command::PfAdd { key: a.word()?, elements: a.0.collect() })),
+        "pfcount" => (1, ANY, |_, a| Ok(Command::PfCount(a.0.collect()))),
+        "pfmerge" => (1, ANY, |_, mut a| Ok(Command::PfMerge { target: a.word()?, sources: a.0.collect() })),
+        "tg.take" | "tg.peek" => (5, ANY, own::take),
+        "tg.refund" => (6, 7, own::refund),
+        "tg.record" => (3, ANY, own::record),
+        "tg.series" | "tg.distinct" => (3, 4, own::series),
+        "tg.top" => (5, 6, own::top),
+        "tg.totals" => (0, 0, |_, _| Ok(Command::Totals)),
+        "tg.lock" => (3, 9, own::lock),
         "tg.renew" => (3, 3, |_, mut a| Ok(Command::Renew { key: a.word()?, token: a.token()?, ttl: a.ttl()? })),
         "tg.unlock" => (2, 2, |_, mut a| Ok(Command::Unlock { key: a.word()?, token: a.token()? })),
         "tg.lockinfo" => (1, 1, |_, mut a| Ok(Command::LockInfo(a.word()?))),
@@ -258,149 +265,6 @@ fn h_set(name: &str, mut args: Args) -> Parsed {
     Ok(Command::HSet { key, pairs })
 }
 
-fn take(mut args: Args) -> Result<(u64, Vec<(Bytes, Limit)>), CommandError> {
-    let cost = args.count("cost")?;
-    let mut limits = Vec::with_capacity(args.0.len().div_ceil(4));
-    while args.0.len() > 0 {
-        limits.push(args.limit()?);
-    }
-    Ok((cost, limits))
-}
-
-fn refund(_: &str, mut args: Args) -> Parsed {
-    let (amount, reset_at_ms) = (args.count("amount")?, args.count("reset_at_ms")?);
-    let (key, limit) = args.limit()?;
-    Ok(Command::Refund { amount, reset_at_ms, key, limit })
-}
-
-fn lock(_: &str, mut args: Args) -> Parsed {
-    let (key, token, ttl) = (args.word()?, args.token()?, args.ttl()?);
-    let mut request = LockRequest { key, token, ttl, label: Vec::new(), wait: None, poll: None };
-    while let Some(option) = args.option() {
-        match option.as_str() {
-            "LABEL" => request.label = args.word()?,
-            "WAIT" => request.wait = Some(args.wait("wait_ms")?),
-            "POLL" => request.poll = Some(args.wait("poll_ms")?),
-            _ => return Err(CommandError::syntax()),
-        }
-    }
-    Ok(Command::Lock(request))
-}
-
-impl Command {
-    /// The words of this command: what [`Command::parse`] reads.
-    pub fn to_argv(&self) -> Argv {
-        let mut words = Words(Vec::new());
-        match self {
-            Self::Ping(message) => words.text("PING").all(message.as_ref()),
-            Self::Get(key) => words.text("GET").all([key]),
-            Self::Set { key, value, condition, expiry, get } => {
-                words.text("SET").all([key, value]);
-                match condition {
-                    Some(Existence::Absent) => words.text("NX"),
-                    Some(Existence::Present) => words.text("XX"),
-                    None => &mut words,
-                };
-                if *get {
-                    words.text("GET");
-                }
-                match expiry {
-                    SetExpiry::Never => &mut words,
-                    SetExpiry::Keep => words.text("KEEPTTL"),
-                    SetExpiry::At(at) => words.text(set_option(*at)).number(at.value),
-                }
-            }
-            Self::SetNx { key, value } => words.text("SETNX").all([key, value]),
-            Self::Del(keys) => words.text("DEL").all(keys),
-            Self::DelIfEqual { key, value } => words.text("DELEX").all([key]).text("IFEQ").all([value]),
-            Self::Exists(keys) => words.text("EXISTS").all(keys),
-            Self::IncrBy { key, by } => words.text("INCRBY").all([key]).number(by),
-            Self::IncrExisting(key) => words.text("TG.INCRX").all([key]),
-            Self::Expire { key, at, condition } => {
-                words.text(at.command_name()).all([key]).number(at.value);
-                let ExpireCondition { nx, xx, gt, lt } = *condition;
-                for (on, option) in [(nx, "NX"), (xx, "XX"), (gt, "GT"), (lt, "LT")] {
-                    if on {
-                        words.text(option);
-                    }
-                }
-                &mut words
-            }
-            Self::ExpireIfEqual { key, ttl, value } => {
-                words.text("PEXPIRE").all([key]).number(ttl.as_millis()).text("IFEQ").all([value])
-            }
-            Self::Ttl { key, unit: TimeUnit::Seconds } => words.text("TTL").all([key]),
-            Self::Ttl { key, unit: TimeUnit::Millis } => words.text("PTTL").all([key]),
-            Self::Persist(key) => words.text("PERSIST").all([key]),
-            Self::HSet { key, pairs } => words.text("HSET").all([key]).all(pairs.iter().flat_map(|(f, v)| [f, v])),
-            Self::HIncrBy { key, field, by } => words.text("HINCRBY").all([key, field]).number(by),
-            Self::HGet { key, field } => words.text("HGET").all([key, field]),
-            Self::HMGet { key, fields } => words.text("HMGET").all([key]).all(fields),
-            Self::HGetAll(key) => words.text("HGETALL").all([key]),
-            Self::HDel { key, fields } => words.text("HDEL").all([key]).all(fields),
-            Self::Take { cost, limits } | Self::Peek { cost, limits } => {
-                let is_take = matches!(self, Self::Take { .. });
-                words.text(if is_take { "TG.TAKE" } else { "TG.PEEK" }).number(cost);
-                limits.iter().fold(&mut words, |words, (key, limit)| words.limit(key, limit))
-            }
-            Self::Refund { amount, reset_at_ms, key, limit } => {
-                words.text("TG.REFUND").number(amount).number(reset_at_ms).limit(key, limit)
-            }
-            Self::Lock(request) => words.lock(request),
-            Self::Renew { key, token, ttl } => words.text("TG.RENEW").all([key, token]).number(ttl.as_millis()),
-            Self::Unlock { key, token } => words.text("TG.UNLOCK").all([key, token]),
-            Self::LockInfo(key) => words.text("TG.LOCKINFO").all([key]),
-        };
-        words.0
-    }
-}
-
-const fn set_option(at: ExpireAt) -> &'static str {
-    match (at.unit, at.absolute) {
-        (TimeUnit::Seconds, false) => "EX",
-        (TimeUnit::Millis, false) => "PX",
-        (TimeUnit::Seconds, true) => "EXAT",
-        (TimeUnit::Millis, true) => "PXAT",
-    }
-}
-
-struct Words(Argv);
-
-impl Words {
-    fn text(&mut self, word: &str) -> &mut Self {
-        self.0.push(word.as_bytes().to_vec());
-        self
-    }
-
-    fn number(&mut self, number: impl std::fmt::Display) -> &mut Self {
-        self.text(&number.to_string())
-    }
-
-    fn all<'a>(&mut self, words: impl IntoIterator<Item = &'a Bytes>) -> &mut Self {
-        self.0.extend(words.into_iter().cloned());
-        self
-    }
-
-    fn limit(&mut self, key: &Bytes, limit: &Limit) -> &mut Self {
-        let Limit { algorithm, rate } = limit;
-        self.all([key]).text(algorithm.name()).number(rate.quota).number(rate.window.as_millis())
-    }
-
-    fn lock(&mut self, request: &LockRequest) -> &mut Self {
-        let LockRequest { key, token, ttl, label, wait, poll } = request;
-        self.text("TG.LOCK").all([key, token]).number(ttl.as_millis());
-        if !label.is_empty() {
-            self.text("LABEL").all([label]);
-        }
-        for (option, span) in [("WAIT", wait), ("POLL", poll)] {
-            if let Some(span) = span {
-                self.text(option).number(span.as_millis());
-            }
-        }
-        self
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -440,6 +304,20 @@ mod tests {
             "TG.TAKE 2 a fixed-window 10 1000 b fixed-window 5 60000",
             "TG.PEEK 2 a fixed-window 10 1000",
             "TG.REFUND 1 60000 a fixed-window 10 1000",
+            "TG.TAKE RECORD 2 a fixed-window 10 1000",
+            "TG.PEEK RECORD 2 a fixed-window 10 1000",
+            "TG.REFUND RECORD 1 60000 a fixed-window 10 1000",
+            "PFADD k a b",
+            "PFADD k",
+            "PFCOUNT k l",
+            "PFMERGE k l m",
+            "TG.RECORD p allowed 5 q degraded 1",
+            "TG.SERIES 10000 0 60000",
+            "TG.SERIES 10000 0 60000 p",
+            "TG.TOP 5 * 10000 0 60000",
+            "TG.TOP 5 denied 10000 0 60000 p",
+            "TG.DISTINCT 10000 0 60000 p",
+            "TG.TOTALS",
             "TG.LOCK k t 10000 LABEL me WAIT 500 POLL 100",
             "TG.RENEW k t 5",
             "TG.UNLOCK k t",
@@ -464,6 +342,11 @@ mod tests {
             ("TG.TAKE 1 k fixed-window 1 0", "ERR window: expected 1 ms to 366 days, got 0 ms"),
             ("TG.TAKE 1 k fixed-window 1", "ERR wrong number of arguments for 'tg.take' command"),
             ("TG.TAKE 1 k fixed-window 1 1 j", "ERR syntax error"),
+            ("TG.REFUND 1 60000 a fixed-window 10 1000 x", "ERR syntax error"),
+            ("TG.TAKE RECORD 1 k fixed-window 1", "ERR syntax error"),
+            ("TG.RECORD p gone 1", "ERR outcome: expected \"allowed\", \"denied\" or \"degraded\""),
+            ("TG.RECORD p allowed -1", "ERR count: expected an integer from 0 to 2^53 - 1"),
+            ("TG.SERIES 10s 0 1", "ERR rollup_ms: expected an integer from 0 to 2^53 - 1"),
             ("PEXPIRE k 0 IFEQ v", "ERR invalid expire time in 'pexpire' command"),
             ("PEXPIRE k -9 IFEQ v", "ERR invalid expire time in 'pexpire' command"),
         ] {
