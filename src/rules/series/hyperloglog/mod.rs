@@ -4,6 +4,12 @@
 //! while few are set and dense after that; MurmurHash64A; Ertl's improved raw estimate ("New cardinality estimation
 //! algorithms for HyperLogLog sketches", 2017). So a sketch goes from a Redis to ours and back, and counts the same there.
 
+mod estimate;
+mod sparse;
+
+use estimate::{estimate, murmur_hash_64a};
+use sparse::{decode, encode};
+
 /// Registers, 2^14: the standard error is 1.04 / sqrt(2^14).
 const REGISTERS: usize = 1 << 14;
 const INDEX_BITS: u32 = 14;
@@ -139,7 +145,7 @@ impl HyperLogLog {
     /// The bytes that Redis keeps under a key.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (encoding, body) = match &self.0 {
-            Registers::Sparse(set) => (SPARSE, encode_sparse(set)),
+            Registers::Sparse(set) => (SPARSE, encode(set)),
             Registers::Dense(bytes) => (DENSE, bytes.clone()),
         };
         // The count that Redis would cache is marked as out of date.
@@ -156,7 +162,7 @@ impl HyperLogLog {
                 Ok(Self(Registers::Dense(body.to_vec())))
             }
             [b'H', b'Y', b'L', b'L', SPARSE, ..] => {
-                decode_sparse(body).map(|set| Self(Registers::Sparse(set))).ok_or(NotASketch::Corrupted)
+                decode(body).map(|set| Self(Registers::Sparse(set))).ok_or(NotASketch::Corrupted)
             }
             _ => Err(NotASketch::Foreign),
         }
@@ -188,131 +194,12 @@ fn raise_dense(bytes: &mut [u8], register: u16, value: u8) -> bool {
     true
 }
 
-/// The sparse form: `00xxxxxx` is a run of up to 64 zeros, `01xxxxxx xxxxxxxx` of up to 16,384, and `1vvvvvrr` up to four
-/// registers of the value `v + 1`.
-fn encode_sparse(set: &[(u16, u8)]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut next = 0u16;
-    let mut rest = set;
-    while let Some((&(register, value), _)) = rest.split_first() {
-        push_zeros(&mut out, register.saturating_sub(next));
-        let follows = |(nth, (at, same)): (usize, &(u16, u8))| {
-            usize::from(*at) == usize::from(register).saturating_add(nth) && *same == value
-        };
-        let run = rest.iter().enumerate().take(4).take_while(|entry| follows(*entry)).count();
-        let length = u16::try_from(run).unwrap_or(1);
-        out.push(0x80 | (value.saturating_sub(1) << 2) | u8::try_from(length.saturating_sub(1)).unwrap_or(0));
-        next = register.saturating_add(length);
-        rest = rest.get(run..).unwrap_or_default();
-    }
-    push_zeros(&mut out, u16::try_from(REGISTERS).unwrap_or(0).saturating_sub(next));
-    out
-}
-
-fn push_zeros(out: &mut Vec<u8>, length: u16) {
-    let Some(length) = length.checked_sub(1) else { return };
-    let [high, low] = length.to_be_bytes();
-    if length < 64 { out.push(low) } else { out.extend([0x40 | high, low]) }
-}
-
-fn decode_sparse(mut body: &[u8]) -> Option<Vec<(u16, u8)>> {
-    let (mut set, mut register) = (Vec::new(), 0u16);
-    while let Some((&op, tail)) = body.split_first() {
-        body = tail;
-        let (length, value) = match op {
-            0..=0x3f => (u16::from(op), 0),
-            0x40..=0x7f => {
-                let (low, tail) = body.split_first()?;
-                body = tail;
-                (u16::from_be_bytes([op & 0x3f, *low]), 0)
-            }
-            _ => (u16::from(op & 3), ((op >> 2) & 31).saturating_add(1)),
-        };
-        let end = register.checked_add(length)?.checked_add(1)?;
-        if value > 0 {
-            set.extend((register..end).map(|register| (register, value)));
-        }
-        register = end;
-        if usize::from(register) > REGISTERS {
-            return None;
-        }
-    }
-    (usize::from(register) == REGISTERS).then_some(set)
-}
-
 /// The register of a hash, and the length of the run of zeros after it, counted from one.
 fn pattern(hash: u64) -> (u16, u8) {
     let [low, high, ..] = hash.to_le_bytes();
     let register = u16::from_le_bytes([low, high]) & (REGISTERS - 1) as u16;
     let run = ((hash >> INDEX_BITS) | (1 << RUN_BITS)).trailing_zeros().saturating_add(1);
     (register, u8::try_from(run).unwrap_or(u8::MAX))
-}
-
-/// Ertl's estimate of the cardinality from how many registers have which value.
-fn estimate(histogram: &[u32; 64], zeros: u32) -> f64 {
-    const ALPHA: f64 = 0.721_347_520_444_481_7;
-    let registers = 16_384.0;
-    let number = |value: u32| f64::from(histogram.get(value as usize).copied().unwrap_or(0));
-    let mut sum = registers * tau((registers - number(RUN_BITS + 1)) / registers);
-    for value in (1..=RUN_BITS).rev() {
-        sum += number(value);
-        sum *= 0.5;
-    }
-    sum += registers * sigma(f64::from(zeros) / registers);
-    ALPHA * registers * registers / sum
-}
-
-fn sigma(mut x: f64) -> f64 {
-    if x >= 1.0 {
-        return f64::INFINITY;
-    }
-    let (mut y, mut z) = (1.0, x);
-    loop {
-        x *= x;
-        let before = z;
-        z += x * y;
-        y += y;
-        if before == z {
-            return z;
-        }
-    }
-}
-
-fn tau(mut x: f64) -> f64 {
-    if x <= 0.0 || x >= 1.0 {
-        return 0.0;
-    }
-    let (mut y, mut z) = (1.0, 1.0 - x);
-    loop {
-        x = x.sqrt();
-        let before = z;
-        y *= 0.5;
-        z -= (1.0 - x) * (1.0 - x) * y;
-        if before == z {
-            return z / 3.0;
-        }
-    }
-}
-
-/// Austin Appleby's MurmurHash64A with Redis's seed.
-fn murmur_hash_64a(bytes: &[u8]) -> u64 {
-    const SEED: u64 = 0xadc8_3b19;
-    const M: u64 = 0xc6a4_a793_5bd1_e995;
-    const R: u32 = 47;
-    let mut hash = SEED ^ (bytes.len() as u64).wrapping_mul(M);
-    let (chunks, tail) = bytes.as_chunks::<8>();
-    for chunk in chunks {
-        let mut k = u64::from_le_bytes(*chunk).wrapping_mul(M);
-        k ^= k >> R;
-        hash = (hash ^ k.wrapping_mul(M)).wrapping_mul(M);
-    }
-    if !tail.is_empty() {
-        let last = tail.iter().rev().fold(0, |sum: u64, byte| (sum << 8) | u64::from(*byte));
-        hash = (hash ^ last).wrapping_mul(M);
-    }
-    hash ^= hash >> R;
-    hash = hash.wrapping_mul(M);
-    hash ^ (hash >> R)
 }
 
 impl serde::Serialize for HyperLogLog {
