@@ -76,12 +76,13 @@ wasm_bindgen_version() {
 
 wasm_bindgen_root() { printf '%s/wasm-bindgen-%s\n' "$TOOLS" "$(wasm_bindgen_version)"; }
 
-# A python3 that has the packages redis and pymemcache, which the tests of old clients use. The system's own comes
-# first: Debian's packages are installed for that one, and another python3 may stand before it in PATH.
+# A python3 that has the packages redis and pymemcache, which the tests of old clients use, and prometheus_client, whose
+# parser reads our metrics. The system's own comes first: Debian's packages are installed for that one, and another
+# python3 may stand before it in PATH.
 test_python() {
   local python
   for python in /usr/bin/python3 python3; do
-    if have "$python" && "$python" -c 'import redis, pymemcache' 2>/dev/null; then
+    if have "$python" && "$python" -c 'import redis, pymemcache, prometheus_client' 2>/dev/null; then
       command -v "$python"
       return
     fi

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { type Gate, LONG, startGate, until } from "./support/gate.ts";
+import { type Gate, inject, LONG, startGate, until } from "./support/gate.ts";
 
 const TIMEOUT_MS = 1000;
 
@@ -21,16 +21,6 @@ const config = {
 };
 
 const start = (t: Parameters<typeof startGate>[0]): Promise<Gate> => startGate(t, { config, faulty: true });
-
-interface Fault {
-  kind: "trap" | "trap-after" | "throw" | "stall" | "hold";
-  shard?: number;
-  times?: number;
-}
-
-async function inject(gate: Gate, fault: Fault): Promise<void> {
-  await gate.fetch("/faults", { method: "POST", body: JSON.stringify({ times: 1, ...fault }) });
-}
 
 /** What is left of a policy's quota, as the gate says with the next request. */
 async function left(gate: Gate, path: string): Promise<number> {

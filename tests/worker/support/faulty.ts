@@ -20,10 +20,27 @@ interface Fault {
 /** `POST /faults` adds one, `DELETE` clears them, `GET` shows them. */
 let faults: Fault[] = [];
 
+/** What was written to Analytics Engine, whose local stand-in keeps nothing: `GET /points`. */
+const points: AnalyticsEngineDataPoint[] = [];
+/** After `POST /points`, writing throws. */
+let pointsFail = false;
+
+const dataset: AnalyticsEngineDataset = {
+  writeDataPoint(point): void {
+    if (pointsFail) throw new Error("injected: the data point was refused");
+    if (point !== undefined) points.push(point);
+  },
+};
+
 const trap = (core as unknown as { trap(): void }).trap;
 
 export class TollgateObject extends SoundObject {
   override async fetch(request: Request): Promise<Response> {
+    // How many rows it has written since it is in memory.
+    if (new URL(request.url).pathname === "/written") {
+      const [counted] = this.ctx.storage.sql.exec("SELECT total_changes() AS rows").toArray();
+      return Response.json(counted?.rows);
+    }
     if (this.#is("throw")) throw new Error("injected: the object threw");
     return super.fetch(request);
   }
@@ -52,11 +69,20 @@ export class TollgateObject extends SoundObject {
 
 export default {
   async fetch(request, env, ctx): Promise<Response> {
-    const { pathname } = new URL(request.url);
+    const { pathname, searchParams } = new URL(request.url);
     if (pathname === "/faults") {
       if (request.method === "POST") faults.push(await request.json());
       if (request.method === "DELETE") faults = [];
       return Response.json(faults);
+    }
+    if (pathname === "/points") {
+      if (request.method === "POST") pointsFail = true;
+      return Response.json(points);
+    }
+    // A word with an object itself, past the gate and the service.
+    if (pathname === "/object") {
+      const stub = env.TOLLGATE.getByName(`shard-${searchParams.get("shard")}`);
+      return stub.fetch(`http://shard${searchParams.get("path")}`, { method: "POST", body: await request.text() });
     }
     // A Worker that waits for a lock and dies: nobody hears the answer, or says that the caller left.
     if (pathname === "/orphan") {
@@ -64,6 +90,7 @@ export default {
       ctx.waitUntil(stub.fetch("http://shard/lock", { method: "POST", body: await request.text() }));
       return new Response();
     }
-    return worker.fetch(request, env, ctx);
+    const bound = env.TOLLGATE_ANALYTICS === undefined ? env : { ...env, TOLLGATE_ANALYTICS: dataset };
+    return worker.fetch(request, bound, ctx);
   },
 } satisfies ExportedHandler<Env>;

@@ -26,6 +26,8 @@ export interface GateOptions {
   origin?: string | { script: string };
   /** With `support/faulty.ts` around it. */
   faulty?: boolean;
+  /** With a dataset as `TOLLGATE_ANALYTICS`. The local one keeps nothing; `support/faulty.ts` has one that does. */
+  analytics?: boolean;
 }
 
 /** The answer to a request to the service. */
@@ -135,7 +137,7 @@ export async function startGate(t: TestContext, options: GateOptions = {}): Prom
 }
 
 async function workers(options: GateOptions): Promise<MiniflareOptions["workers"]> {
-  const { config = {}, token = TOKEN, origin, faulty = false } = options;
+  const { config = {}, token = TOKEN, origin, faulty = false, analytics = false } = options;
   const { script, wasm } = await bundle(faulty);
   const shared = { compatibilityDate: "2026-11-01", compatibilityFlags: ["enable_request_signal"] };
   const gate = {
@@ -155,6 +157,7 @@ async function workers(options: GateOptions): Promise<MiniflareOptions["workers"
         TOLLGATE_KV: { type: "kv" as const, id: "tollgate" },
         ...(config !== null && { TOLLGATE_CONFIG: { type: "json" as const, value: config as never } }),
         ...(token !== null && { TOLLGATE_TOKEN: { type: "text" as const, value: token } }),
+        ...(analytics && { TOLLGATE_ANALYTICS: { type: "analytics-engine-dataset" as const, name: "decisions" } }),
         ...(typeof origin === "string" && { ORIGIN: { type: "text" as const, value: origin } }),
         ...(typeof origin === "object" && { ORIGIN: { type: "worker" as const, worker: "origin" } }),
       },
@@ -166,6 +169,17 @@ async function workers(options: GateOptions): Promise<MiniflareOptions["workers"
   const modules = { "origin.js": { type: "esm" as const, contents: origin.script } };
   const manifest = { mainModule: "origin.js", modulesRoot: "/", modules };
   return [gate, { config: { ...shared, name: "origin", manifest } }];
+}
+
+/** What is to happen to the next calls to a shard, or to any, of a gate that is `faulty`. */
+export interface Fault {
+  kind: "trap" | "trap-after" | "throw" | "stall" | "hold";
+  shard?: number;
+  times?: number;
+}
+
+export async function inject(gate: Gate, fault: Fault): Promise<void> {
+  await gate.fetch("/faults", { method: "POST", body: JSON.stringify({ times: 1, ...fault }) });
 }
 
 /** Waits until a condition holds; the test's own time-out ends it. */
