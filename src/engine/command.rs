@@ -138,7 +138,8 @@ pub enum Command {
         sources: Vec<Bytes>,
     },
     /// `TG.TAKE [RECORD] cost key algorithm quota window_ms [key algorithm quota window_ms ...]`: charge all of the
-    /// limits or none. An array for each: allowed (1 or 0), remaining, reset at (ms), retry after (ms, nil when allowed).
+    /// limits or none. An array for each: allowed (1 or 0), remaining, reset at (ms), retry after (ms, nil when allowed),
+    /// more at (ms).
     Take {
         /// Quota units; 0 peeks.
         cost: u64,

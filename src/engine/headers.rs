@@ -14,17 +14,17 @@ pub struct Item<'a> {
     /// `q`: the quota.
     pub quota: u64,
     /// `w`: the window; left out when it is not a whole number of seconds.
-    pub window: Duration,
+    pub window: Option<Duration>,
     /// `r`: what is left.
     pub remaining: u64,
     /// `t`: the span until there is more.
-    pub reset_after: Duration,
+    pub more_after: Duration,
 }
 
 /// `RateLimit-Policy`, the same from response to response.
 pub fn policy_field(items: &[Item<'_>]) -> String {
     let item = |item: &Item<'_>| {
-        let window = item.window.as_whole_secs().map(|w| format!(";w={w}")).unwrap_or_default();
+        let window = item.window.and_then(Duration::as_whole_secs).map(|w| format!(";w={w}")).unwrap_or_default();
         format!("\"{}\";q={}{window}", item.policy, item.quota)
     };
     items.iter().map(item).collect::<Vec<_>>().join(", ")
@@ -35,7 +35,7 @@ pub fn limit_field(items: &[Item<'_>]) -> String {
     let mut items: Vec<_> = items.iter().collect();
     items.sort_by_key(|item| item.remaining);
     let item =
-        |item: &&Item<'_>| format!("\"{}\";r={};t={}", item.policy, item.remaining, item.reset_after.as_secs_ceil());
+        |item: &&Item<'_>| format!("\"{}\";r={};t={}", item.policy, item.remaining, item.more_after.as_secs_ceil());
     items.iter().map(item).collect::<Vec<_>>().join(", ")
 }
 
@@ -122,8 +122,8 @@ mod tests {
     use super::*;
 
     fn item(policy: &str, remaining: u64, window_ms: u64, reset_ms: u64) -> Item<'_> {
-        let (window, reset_after) = (Duration::from_millis(window_ms), Duration::from_millis(reset_ms));
-        Item { policy, quota: 100, window, remaining, reset_after }
+        let (window, more_after) = (Some(Duration::from_millis(window_ms)), Duration::from_millis(reset_ms));
+        Item { policy, quota: 100, window, remaining, more_after }
     }
 
     #[test]

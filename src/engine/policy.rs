@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::engine::matching::{Match, PartitionKey};
+use crate::rules::limit::calendar::{Calendar, Unit};
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::series::recorder::{Labels, Recording, check_retentions};
 use crate::rules::series::rollup::{Rollup, Rollups};
@@ -118,6 +119,9 @@ pub struct Policy {
     pub missing_key: MissingKey,
     /// The quota and its window, such as `"100/minute"`.
     pub limit: RateText,
+    /// How it counts.
+    #[serde(default)]
+    pub algorithm: AlgorithmName,
     /// What happens when the store does not answer in time.
     #[serde(default)]
     pub on_error: OnError,
@@ -247,27 +251,74 @@ impl TryFrom<String> for Name {
 /// A rate as a person writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct RateText(Rate);
-
-impl RateText {
-    /// The rate.
-    pub const fn rate(self) -> Rate {
-        self.0
-    }
+pub struct RateText {
+    rate: Rate,
+    /// The unit of the calendar that the window is, where it is one word.
+    calendar: Option<Unit>,
 }
+
+/// The units of the calendar, and how long they are about.
+const CALENDAR_WORDS: [(&str, Unit); 4] =
+    [("day", Unit::Day), ("week", Unit::Week), ("month", Unit::Month), ("year", Unit::Year)];
 
 impl TryFrom<String> for RateText {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        Rate::parse(&text).map(Self).map_err(|error| error.message().to_owned())
+        let window = text.split_once('/').or_else(|| text.split_once(" per ")).map(|(_, window)| window.trim());
+        let word = CALENDAR_WORDS.iter().find(|(word, _)| Some(*word) == window);
+        let calendar = word.map(|(_, unit)| *unit);
+        // A week, a month and a year are no spans of the clock: their rate is read by how long they are about.
+        let about = word.map(|(_, unit)| Calendar { unit: *unit, offset_minutes: 0 }.nominal_span());
+        let readable = match (window, about) {
+            (Some(window), Some(about)) => text.replacen(window, &format!("{}s", about.as_secs_ceil()), 1),
+            _ => text.clone(),
+        };
+        let shown = |error: Error| error.message().replace(&format!("{readable:?}"), &format!("{text:?}"));
+        Rate::parse(&readable).map(|rate| Self { rate, calendar }).map_err(shown)
+    }
+}
+
+/// An algorithm by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct AlgorithmName(Algorithm);
+
+impl Default for AlgorithmName {
+    fn default() -> Self {
+        Self(Algorithm::FixedWindow)
+    }
+}
+
+impl TryFrom<String> for AlgorithmName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let expected = || format!("expected {}, got {text:?}", Algorithm::EXPECTED);
+        Algorithm::from_name(text.as_bytes()).map(Self).ok_or_else(expected)
     }
 }
 
 impl Policy {
     /// The limit that the policy sets.
     pub const fn limit(&self) -> Limit {
-        Limit { algorithm: Algorithm::FixedWindow, rate: self.limit.rate() }
+        Limit { algorithm: self.algorithm.0, rate: self.limit.rate }
+    }
+
+    /// Refuses a limit that its algorithm does not count.
+    fn check_limit(&self) -> Result<(), String> {
+        let Limit { algorithm, rate } = self.limit();
+        Limit::new(algorithm, rate).map_err(|error| error.message().to_owned())?;
+        match (algorithm, self.limit.calendar) {
+            (Algorithm::Calendar(calendar), unit) if unit != Some(calendar.unit) => {
+                Err(format!("expected \"<quota>/{}\" with algorithm = {:?}", calendar.word(), calendar.name()))
+            }
+            (Algorithm::Calendar(_), _) | (_, None | Some(Unit::Day)) => Ok(()),
+            (_, Some(unit)) => {
+                let word = Calendar { unit, offset_minutes: 0 }.word();
+                Err(format!("a {word} is no fixed span: expected algorithm = \"calendar-{word}\", or a number of days"))
+            }
+        }
     }
 }
 
@@ -309,6 +360,7 @@ impl Config {
             if policy.matches.methods.as_ref().is_some_and(Vec::is_empty) {
                 return Err(invalid(&field("match.methods"), "expected at least one method, or none of this field"));
             }
+            policy.check_limit().map_err(|expected| invalid(&field("limit"), &expected))?;
             if policy.store == StoreName::Kv && !policy.best_effort {
                 let expected = "Workers KV cannot keep an exact limit: expected best_effort = true with store = \"kv\"";
                 return Err(invalid(&field("best_effort"), expected));
@@ -358,6 +410,8 @@ mod tests {
     fn mistakes_are_named_by_their_path() {
         let policy =
             |fields: &str| format!(r#"{{"policies":[{{"name":"a","limit":"1/s","missing_key":"skip"{fields}}}]}}"#);
+        let limit =
+            |limit: &str, algorithm: &str| policy(&format!(r#","algorithm":"{algorithm}""#)).replace("1/s", limit);
         for (json, message) in [
             (r#"{"polices":[]}"#.to_owned(), "polices: unknown field `polices`"),
             (r#"{"shards":0}"#.to_owned(), "shards: expected 1 to 1024, got 0"),
@@ -384,6 +438,14 @@ mod tests {
             (policy(r#","match":{"methods":[]}"#), "policies[0].match.methods: expected at least one"),
             (r#"{"policies":[["a"]]}"#.to_owned(), "policies[0]: expected a table"),
             (policy(r#","match":[["GET"]]"#), "policies[0].match: expected a table"),
+            (policy(r#","algorithm":"leaky""#), "policies[0].algorithm: expected \"fixed-window\""),
+            (limit("10001/hour", "sliding-log"), "policies[0].limit: quota: expected at most 10000 with a sliding log"),
+            (
+                limit("5/month", "gcra"),
+                "policies[0].limit: a month is no fixed span: expected algorithm = \"calendar-month\"",
+            ),
+            (limit("5/hour", "calendar-month"), "policies[0].limit: expected \"<quota>/month\" with algorithm"),
+            (limit("5/week", "calendar-month"), "policies[0].limit: expected \"<quota>/month\" with algorithm"),
             (policy(r#","key":{"address":[32]}"#), "policies[0].key.address: expected a table"),
             (r#"{"series":[]}"#.to_owned(), "series: expected a table"),
             (r#"{"series":{"keys":"plain"}}"#.to_owned(), "series.keys: unknown variant `plain`"),

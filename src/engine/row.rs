@@ -3,9 +3,10 @@
 use indexmap::IndexMap;
 
 use crate::engine::command::Bytes;
-use crate::rules::limit::{State as LimitState, fixed_window};
+use crate::rules::limit::{State as LimitState, fixed_window, gcra, sliding_log, sliding_window, token_bucket};
 use crate::values::error::{Error, ErrorKind};
 use crate::values::time::{Duration, Timestamp};
+use crate::values::units::Rate;
 
 /// The fields of a hash. Their order is no promise, as in Redis.
 pub type Fields = IndexMap<Bytes, Bytes, foldhash::quality::FixedState>;
@@ -56,7 +57,10 @@ impl Row {
         let value = match &self.value {
             Value::String(bytes) | Value::Record(bytes) => bytes.len(),
             Value::Hash(fields) => fields.iter().map(|(f, v)| field_weight(f, v)).sum(),
-            Value::Limit(_) => 24,
+            Value::Limit(LimitState::SlidingLog(log)) => log.hits.len().saturating_mul(16),
+            Value::Limit(LimitState::FixedWindow(_)) => 24,
+            Value::Limit(LimitState::SlidingWindow(_) | LimitState::Gcra(_)) => 32,
+            Value::Limit(LimitState::TokenBucket(_)) => 40,
             Value::Lock(holder) => holder.token.len().saturating_add(holder.label.len()).saturating_add(16),
         };
         value.saturating_add(HEAD).saturating_add(ROW_OVERHEAD)
@@ -81,6 +85,10 @@ const HASH: u8 = 1;
 const FIXED_WINDOW: u8 = 2;
 const LOCK: u8 = 3;
 const RECORD: u8 = 4;
+const SLIDING_WINDOW: u8 = 5;
+const SLIDING_LOG: u8 = 6;
+const TOKEN_BUCKET: u8 = 7;
+const GCRA: u8 = 8;
 
 /// Writes a row: version, kind, expiry (`u64::MAX` is never), then the value. Integers are little-endian.
 pub fn encode(row: &Row) -> Vec<u8> {
@@ -106,11 +114,9 @@ pub fn encode(row: &Row) -> Vec<u8> {
                 push_bytes(&mut out, value);
             });
         }
-        Value::Limit(LimitState::FixedWindow(state)) => {
-            head(FIXED_WINDOW);
-            for number in [state.start.as_millis(), state.window.as_millis(), state.used] {
-                out.extend_from_slice(&number.to_le_bytes());
-            }
+        Value::Limit(state) => {
+            head(limit_kind(state));
+            push_limit(&mut out, state);
         }
         Value::Lock(holder) => {
             head(LOCK);
@@ -139,11 +145,7 @@ pub fn decode(bytes: &[u8]) -> Result<Row, Error> {
             }
             Value::Hash(fields)
         }
-        FIXED_WINDOW => Value::Limit(LimitState::FixedWindow(fixed_window::State {
-            start: Timestamp::from_millis(reader.number()?),
-            window: Duration::from_millis(reader.number()?),
-            used: reader.number()?,
-        })),
+        FIXED_WINDOW | SLIDING_WINDOW | SLIDING_LOG | TOKEN_BUCKET | GCRA => Value::Limit(reader.limit(kind)?),
         LOCK => {
             let fencing = reader.number()?;
             Value::Lock(Holder { fencing, token: reader.bytes()?, label: reader.bytes()? })
@@ -152,6 +154,33 @@ pub fn decode(bytes: &[u8]) -> Result<Row, Error> {
         _ => return Err(Error::new(ErrorKind::Protocol, format!("a stored row has the unknown kind {kind}"))),
     };
     Ok(Row { value, expires })
+}
+
+const fn limit_kind(state: &LimitState) -> u8 {
+    match state {
+        LimitState::FixedWindow(_) => FIXED_WINDOW,
+        LimitState::SlidingWindow(_) => SLIDING_WINDOW,
+        LimitState::SlidingLog(_) => SLIDING_LOG,
+        LimitState::TokenBucket(_) => TOKEN_BUCKET,
+        LimitState::Gcra(_) => GCRA,
+    }
+}
+
+fn push_limit(out: &mut Vec<u8>, state: &LimitState) {
+    let mut numbers = |numbers: &[u64]| numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+    match state {
+        LimitState::FixedWindow(s) => numbers(&[s.start.as_millis(), s.window.as_millis(), s.used]),
+        LimitState::SlidingWindow(s) => numbers(&[s.start.as_millis(), s.window.as_millis(), s.previous, s.current]),
+        LimitState::SlidingLog(s) => s.hits.iter().for_each(|(at, cost)| numbers(&[at.as_millis(), *cost])),
+        LimitState::TokenBucket(s) => {
+            numbers(&[s.rate.quota, s.rate.window.as_millis(), s.at.as_millis()]);
+            out.extend_from_slice(&s.missing.to_le_bytes());
+        }
+        LimitState::Gcra(s) => {
+            numbers(&[s.rate.quota, s.rate.window.as_millis()]);
+            out.extend_from_slice(&s.arrival.to_le_bytes());
+        }
+    }
 }
 
 fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -190,6 +219,49 @@ impl<'a> Reader<'a> {
         self.take(usize::try_from(length).unwrap_or(usize::MAX)).map(<[u8]>::to_vec)
     }
 
+    fn timestamp(&mut self) -> Result<Timestamp, Error> {
+        self.number().map(Timestamp::from_millis)
+    }
+
+    fn duration(&mut self) -> Result<Duration, Error> {
+        self.number().map(Duration::from_millis)
+    }
+
+    fn rate(&mut self) -> Result<Rate, Error> {
+        Rate::new(self.number()?, self.duration()?)
+    }
+
+    fn limit(&mut self, kind: u8) -> Result<LimitState, Error> {
+        Ok(match kind {
+            SLIDING_WINDOW => LimitState::SlidingWindow(sliding_window::State {
+                start: self.timestamp()?,
+                window: self.duration()?,
+                previous: self.number()?,
+                current: self.number()?,
+            }),
+            SLIDING_LOG => {
+                let mut log = sliding_log::State::default();
+                while !self.0.is_empty() {
+                    log.hits.push_back((self.timestamp()?, self.number()?));
+                }
+                LimitState::SlidingLog(log)
+            }
+            TOKEN_BUCKET => LimitState::TokenBucket(token_bucket::State {
+                rate: self.rate()?,
+                at: self.timestamp()?,
+                missing: self.array().map(u128::from_le_bytes)?,
+            }),
+            GCRA => {
+                LimitState::Gcra(gcra::State { rate: self.rate()?, arrival: self.array().map(u128::from_le_bytes)? })
+            }
+            _ => LimitState::FixedWindow(fixed_window::State {
+                start: self.timestamp()?,
+                window: self.duration()?,
+                used: self.number()?,
+            }),
+        })
+    }
+
     fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }
@@ -214,6 +286,36 @@ mod tests {
             (
                 Value::Limit(LimitState::FixedWindow(state)),
                 "01020201000000000000 60ea000000000000 e803000000000000 0700000000000000",
+            ),
+            (
+                Value::Limit(LimitState::SlidingWindow(sliding_window::State {
+                    start: Timestamp::from_millis(60_000),
+                    window: Duration::from_millis(1000),
+                    previous: 7,
+                    current: 8,
+                })),
+                "01050201000000000000 60ea000000000000 e803000000000000 0700000000000000 0800000000000000",
+            ),
+            (
+                Value::Limit(LimitState::SlidingLog(sliding_log::State {
+                    hits: [(Timestamp::from_millis(1), 2)].into(),
+                })),
+                "01060201000000000000 0100000000000000 0200000000000000",
+            ),
+            (
+                Value::Limit(LimitState::TokenBucket(token_bucket::State {
+                    rate: Rate { quota: 5, window: Duration::from_millis(1000) },
+                    at: Timestamp::from_millis(1),
+                    missing: 9,
+                })),
+                "01070201000000000000 0500000000000000 e803000000000000 0100000000000000 09000000000000000000000000000000",
+            ),
+            (
+                Value::Limit(LimitState::Gcra(gcra::State {
+                    rate: Rate { quota: 5, window: Duration::from_millis(1000) },
+                    arrival: 9,
+                })),
+                "01080201000000000000 0500000000000000 e803000000000000 09000000000000000000000000000000",
             ),
             (Value::Record(b"hi".to_vec()), "0104020100000000000068 69"),
             (Value::Lock(holder), "01030201000000000000 0900000000000000 01000000 74 02000000 6d65"),

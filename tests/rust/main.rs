@@ -14,6 +14,7 @@ mod backends;
 mod counters;
 mod kv_model;
 mod layers;
+mod limits;
 mod lock;
 mod records;
 mod redis_differential;

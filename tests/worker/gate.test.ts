@@ -37,6 +37,23 @@ for (const durability of ["relaxed", "strict"]) {
   });
 }
 
+test("of 64 clients at the same time exactly the quota passes, by every algorithm", async (t) => {
+  const plain = ["fixed-window", "fixed-window-from-first-hit", "sliding-window", "sliding-log", "token-bucket", "gcra"];
+  const limits = [...plain.map((algorithm) => [algorithm, `20/${LONG}`]), ["calendar-year+05:30", "20/year"]];
+  const policies = limits.map(([algorithm, limit], index) =>
+    policy({ name: `p${index}`, algorithm, limit, match: { path: `/${index}` } }),
+  );
+  const gate = await startGate(t, { config: { policies } });
+  for (const [index, [algorithm]] of limits.entries()) {
+    assert.deepEqual(await storm(64, () => gate.fetch(`/${index}`, as("203.0.113.7"))), { 200: 20, 429: 44 }, algorithm);
+    const { headers } = await gate.fetch(`/${index}`, as("203.0.113.7"));
+    const fields = Object.fromEntries(["ratelimit", "ratelimit-policy", "retry-after"].map((name) => [name, headers.get(name)]));
+    const wait = Number(/;t=(\d+)$/.exec(fields.ratelimit ?? "")?.[1]);
+    assert.ok(wait > 0 && wait <= Number(fields["retry-after"]), `${algorithm}: ${JSON.stringify(fields)}`);
+    assert.match(fields["ratelimit-policy"] ?? "", algorithm?.startsWith("calendar") ? /;q=20$/ : /;q=20;w=31622400$/);
+  }
+});
+
 test("every client has a limit of its own while many come at the same time", async (t) => {
   const gate = await startGate(t, { config: { policies: [policy({ limit: `7/${LONG}` })] } });
   const admitted = new Map<number, number>();

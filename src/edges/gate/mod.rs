@@ -69,6 +69,8 @@ struct Verdict<'a> {
     remaining: u64,
     reset_at: Timestamp,
     retry_after: Option<Duration>,
+    /// When more is left than now.
+    more_at: Timestamp,
 }
 
 impl Passage {
@@ -108,7 +110,7 @@ impl Passage {
     }
 
     fn add(&mut self, index: usize, policy: &Policy, partition_key: &[u8]) {
-        let key = policy_key(policy.name.as_str(), policy.limit().algorithm.name(), partition_key);
+        let key = policy_key(policy.name.as_str(), &policy.limit().algorithm.to_string(), partition_key);
         let target = match policy.store {
             StoreName::Kv => Target::Kv { best_effort: policy.best_effort },
             StoreName::DurableObject => Target::Shard {
@@ -282,7 +284,7 @@ fn same_place(a: Target, b: Target) -> bool {
 fn verdict(((index, policy), reply): ((usize, &Policy), Reply)) -> Result<Verdict<'_>, Error> {
     let mut parts = reply.into_array()?.into_iter();
     let mut next = || parts.next().unwrap_or(Reply::Nil);
-    Ok(Verdict {
+    let mut verdict = Verdict {
         index,
         policy,
         allowed: next().into_integer()? == 1,
@@ -292,7 +294,14 @@ fn verdict(((index, policy), reply): ((usize, &Policy), Reply)) -> Result<Verdic
             Reply::Nil => None,
             reply => Some(Duration::from_millis(reply.into_count()?)),
         },
-    })
+        more_at: Timestamp::default(),
+    };
+    verdict.more_at = match next() {
+        // A shard of an older version.
+        Reply::Nil => verdict.reset_at,
+        reply => Timestamp::from_millis(reply.into_count()?),
+    };
+    Ok(verdict)
 }
 
 #[cfg(test)]

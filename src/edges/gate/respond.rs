@@ -45,14 +45,14 @@ impl Passage {
 }
 
 fn item<'a>(verdict: &Verdict<'a>, now: Timestamp) -> Item<'a> {
-    let rate = verdict.policy.limit().rate;
+    let limit = verdict.policy.limit();
     Item {
         policy: verdict.policy.name.as_str(),
-        quota: rate.quota,
-        window: rate.window,
+        quota: limit.rate.quota,
+        window: limit.fixed_span(),
         remaining: verdict.remaining,
         // The object's clock made it; ours may run a little behind.
-        reset_after: verdict.reset_at.saturating_since(now).min(rate.window),
+        more_after: verdict.more_at.saturating_since(now).min(limit.longest_wait()),
     }
 }
 

@@ -26,7 +26,7 @@ impl<R: Rows> Keyspace<R> {
                 return Err(CommandError::new("ERR key: expected each limit under its own key, got one twice"));
             }
             let state = self.limit_state(now, key)?;
-            decided.push((limit.decide(state, cost, now)?, state, limit));
+            decided.push((limit.decide(state.as_ref(), cost, now)?, state, limit));
         }
         let charges = take.charge && decided.iter().all(|((decision, _), ..)| decision.allowed);
         if charges {
@@ -39,11 +39,16 @@ impl<R: Rows> Keyspace<R> {
                 limits.iter().map(|(key, _)| key).zip(decided.iter().map(|((decision, _), ..)| decision)),
             );
         }
-        let answers = decided.into_iter().map(|((decision, _), state, limit)| {
+        let answers = decided.iter().map(|((decision, next), before, limit)| {
             // Where nothing was charged, what is left is what a look at the limit shows.
-            let uncharged = || limit.decide(state, 0, now).map(|(peeked, _)| peeked.remaining);
+            let uncharged = || limit.decide(before.as_ref(), 0, now).map(|(peeked, _)| peeked.remaining);
             let remaining = if charges { decision.remaining } else { uncharged()? };
-            Ok(answer(Decision { remaining, ..decision }))
+            let state = match next {
+                Next::Put { state, .. } if charges => Some(state),
+                _ => before.as_ref(),
+            };
+            let more_at = now.saturating_add(limit.more_after(state, remaining, now));
+            Ok(answer(Decision { remaining, ..*decision }, more_at))
         });
         answers.collect::<Result<_, CommandError>>().map(Reply::Array)
     }
@@ -71,10 +76,10 @@ impl<R: Rows> Keyspace<R> {
         decided: &[((Decision, Next), Option<State>, &Limit)],
     ) -> Result<(), CommandError> {
         for (index, ((key, _), ((_, next), ..))) in limits.iter().zip(decided).enumerate() {
-            if let Err(error) = self.store_state(now, key, *next) {
+            if let Err(error) = self.store_state(now, key, next.clone()) {
                 // No room for this one: what was charged before it goes back.
                 for ((key, _), (_, before, _)) in limits.iter().zip(decided).take(index) {
-                    self.restore_state(now, key, *before)?;
+                    self.restore_state(now, key, before.clone())?;
                 }
                 return Err(error);
             }
@@ -92,18 +97,19 @@ impl<R: Rows> Keyspace<R> {
         record: bool,
     ) -> Outcome {
         let state = self.limit_state(now, key)?;
-        let next = limit.refund(state, amount, reset_at);
+        let next = limit.refund(state.as_ref(), amount, reset_at, now);
+        let is_given = next != Next::Keep;
         self.store_state(now, key, next)?;
         if record {
             self.record_refund(key);
         }
-        Ok(Reply::from_bool(next != Next::Keep))
+        Ok(Reply::from_bool(is_given))
     }
 
     fn limit_state(&mut self, now: Timestamp, key: &[u8]) -> Result<Option<State>, CommandError> {
         match self.live(now, key)?.map(|row| &row.value) {
             None => Ok(None),
-            Some(Value::Limit(state)) => Ok(Some(*state)),
+            Some(Value::Limit(state)) => Ok(Some(state.clone())),
             Some(_) => Err(CommandError::wrong_type()),
         }
     }
@@ -118,21 +124,21 @@ impl<R: Rows> Keyspace<R> {
     }
 
     fn restore_state(&mut self, now: Timestamp, key: &[u8], before: Option<State>) -> Result<(), CommandError> {
-        match (before, self.live(now, key)?) {
-            (Some(state), Some(row)) => row.value = Value::Limit(state),
-            _ => drop(self.remove(now, key)?),
+        let expires = self.live(now, key)?.and_then(|row| row.expires);
+        match before {
+            Some(state) => self.put(now, key, Row { value: Value::Limit(state), expires }),
+            None => self.remove(now, key).map(drop),
         }
-        self.mark(key);
-        Ok(())
     }
 }
 
-/// Allowed, remaining, reset at (ms), retry after (ms or nil).
-fn answer(decision: Decision) -> Reply {
+/// Allowed, remaining, reset at (ms), retry after (ms or nil), more at (ms).
+fn answer(decision: Decision, more_at: Timestamp) -> Reply {
     Reply::Array(vec![
         Reply::from_bool(decision.allowed),
         Reply::from_count(decision.remaining),
         Reply::from_count(decision.reset_at.as_millis()),
         decision.retry_after.map_or(Reply::Nil, |span: Duration| Reply::from_count(span.as_millis())),
+        Reply::from_count(more_at.as_millis()),
     ])
 }

@@ -139,9 +139,9 @@ impl Args {
     fn limit(&mut self) -> Result<(Bytes, Limit), CommandError> {
         let key = self.word()?;
         let algorithm =
-            Algorithm::from_name(&self.word()?).ok_or_else(|| out_of_range("algorithm", "\"fixed-window\""))?;
+            Algorithm::from_name(&self.word()?).ok_or_else(|| out_of_range("algorithm", Algorithm::EXPECTED))?;
         let rate = Rate::new(self.count("quota")?, Duration::from_millis(self.count("window_ms")?))?;
-        Ok((key, Limit { algorithm, rate }))
+        Ok((key, Limit::new(algorithm, rate)?))
     }
 
     /// The next option in upper case, or `None` at the end.
@@ -337,7 +337,10 @@ mod tests {
             ("TG.RENEW k t -5", "ERR ttl_ms: expected an integer from 0 to 2^53 - 1"),
             ("TG.LOCK k t NaN", "ERR ttl_ms: expected an integer from 0 to 2^53 - 1"),
             ("TG.TAKE -1 k fixed-window 1 1", "ERR cost: expected an integer from 0 to 2^53 - 1"),
-            ("TG.TAKE 1 k leaky 1 1", "ERR algorithm: expected \"fixed-window\""),
+            (
+                "TG.TAKE 1 k leaky 1 1",
+                "ERR algorithm: expected \"fixed-window\", \"fixed-window-from-first-hit\", \"sliding-window\", \"sliding-log\", \"token-bucket\", \"gcra\", or \"calendar-day\", \"-week\", \"-month\", \"-year\" with an offset such as \"calendar-day+05:30\"",
+            ),
             ("TG.TAKE 1 k fixed-window 0 1", "ERR quota: expected 1 to 2^53 - 1, got 0"),
             ("TG.TAKE 1 k fixed-window 1 0", "ERR window: expected 1 ms to 366 days, got 0 ms"),
             ("TG.TAKE 1 k fixed-window 1", "ERR wrong number of arguments for 'tg.take' command"),

@@ -123,7 +123,7 @@ impl Words {
 
     fn limit(&mut self, key: &Bytes, limit: &Limit) -> &mut Self {
         let Limit { algorithm, rate } = limit;
-        self.all([key]).text(algorithm.name()).number(rate.quota).number(rate.window.as_millis())
+        self.all([key]).text(&algorithm.to_string()).number(rate.quota).number(rate.window.as_millis())
     }
 
     fn lock(&mut self, request: &LockRequest) -> &mut Self {
