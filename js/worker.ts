@@ -13,17 +13,18 @@ const MAX_BODY = 4 << 20;
 export default {
   async fetch(request, env, ctx): Promise<Response> {
     try {
-      const { pathname, search } = new URL(request.url);
-      if (!isService(pathname)) return await gate(request, pathname, env, ctx);
-      return await serve(request, pathname + search, env, ctx).catch(serviceFailure);
+      const url = new URL(request.url);
+      if (!isService(url.pathname)) return await gate(request, url, env, ctx);
+      return await serve(request, url.pathname + url.search, env, ctx).catch(serviceFailure);
     } catch (error) {
       return failure(error);
     }
   },
 } satisfies ExportedHandler<Env>;
 
-async function gate(request: Request, path: string, env: Env, ctx: ExecutionContext): Promise<Response> {
-  const begin = (): core.Exchange => open(env).check(request.method, path, request.headers);
+async function gate(request: Request, url: URL, env: Env, ctx: ExecutionContext): Promise<Response> {
+  const begin = (): core.Exchange =>
+    open(env).check(request.method, url.host, url.pathname, url.search, request.headers, request.cf);
   const { response, afterwards } = await drive(begin, env, (exchange) => analyze(exchange, env));
   if (afterwards?.length) ctx.waitUntil(perform(afterwards, env));
   if (response?.status === undefined) return withHeaders(await forward(request, env), response?.headers ?? []);

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::engine::matching::{Match, PartitionKey};
+use crate::engine::matching::Match;
+use crate::engine::matching::partition_key::PartitionKey;
 use crate::rules::limit::calendar::{Calendar, Unit};
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::series::recorder::{Labels, Recording, check_retentions};
@@ -305,6 +306,15 @@ impl Policy {
         Limit { algorithm: self.algorithm.0, rate: self.limit.rate }
     }
 
+    /// Refuses a key that no request can have.
+    fn check_key(&self) -> Result<(), String> {
+        let has = |name: &str| self.matches.path.as_ref().is_some_and(|path| path.has_parameter(name));
+        if let Some(name) = self.key.path_parameters().find(|name| !has(name)) {
+            return Err(format!("expected a parameter of match.path, such as {:?} in \"/users/:{name}\"", name));
+        }
+        if self.key.is_turned_off() { Err("expected host = true".to_owned()) } else { Ok(()) }
+    }
+
     /// Refuses a limit that its algorithm does not count.
     fn check_limit(&self) -> Result<(), String> {
         let Limit { algorithm, rate } = self.limit();
@@ -357,9 +367,8 @@ impl Config {
                     format!("expected a name that no other policy has, got {:?} twice", policy.name.as_str());
                 return Err(invalid(&field("name"), &expected));
             }
-            if policy.matches.methods.as_ref().is_some_and(Vec::is_empty) {
-                return Err(invalid(&field("match.methods"), "expected at least one method, or none of this field"));
-            }
+            policy.matches.check().map_err(|(inner, expected)| invalid(&field(&format!("match.{inner}")), expected))?;
+            policy.check_key().map_err(|expected| invalid(&field("key"), &expected))?;
             policy.check_limit().map_err(|expected| invalid(&field("limit"), &expected))?;
             if policy.store == StoreName::Kv && !policy.best_effort {
                 let expected = "Workers KV cannot keep an exact limit: expected best_effort = true with store = \"kv\"";
@@ -378,11 +387,29 @@ fn check_tables(config: &Value) -> Result<(), Error> {
     for (index, policy) in config.get("policies").and_then(Value::as_array).into_iter().flatten().enumerate() {
         let path = format!("policies[{index}]");
         expect_table(&path, Some(policy))?;
-        expect_table(&format!("{path}.match"), policy.get("match"))?;
-        expect_table(&format!("{path}.key"), policy.get("key"))?;
-        expect_table(&format!("{path}.key.address"), policy.get("key").and_then(|key| key.get("address")))?;
+        check_match(&format!("{path}.match"), policy.get("match"))?;
+        let key = policy.get("key");
+        let parts = key.and_then(Value::as_array).into_iter().flatten().enumerate();
+        let parts = parts.map(|(part, key)| (format!("{path}.key[{part}]"), key));
+        for (path, key) in
+            key.filter(|key| !key.is_array()).map(|key| (format!("{path}.key"), key)).into_iter().chain(parts)
+        {
+            expect_table(&path, Some(key))?;
+            expect_table(&format!("{path}.address"), key.get("address"))?;
+        }
     }
     Ok(())
+}
+
+fn check_match(path: &str, condition: Option<&Value>) -> Result<(), Error> {
+    expect_table(path, condition)?;
+    let Some(condition) = condition else { return Ok(()) };
+    for list in ["all", "any"] {
+        for (index, inner) in condition.get(list).and_then(Value::as_array).into_iter().flatten().enumerate() {
+            check_match(&format!("{path}.{list}[{index}]"), Some(inner))?;
+        }
+    }
+    condition.get("not").map_or(Ok(()), |not| check_match(&format!("{path}.not"), Some(not)))
 }
 
 fn expect_table(path: &str, value: Option<&Value>) -> Result<(), Error> {
@@ -438,6 +465,18 @@ mod tests {
             (policy(r#","match":{"methods":[]}"#), "policies[0].match.methods: expected at least one"),
             (r#"{"policies":[["a"]]}"#.to_owned(), "policies[0]: expected a table"),
             (policy(r#","match":[["GET"]]"#), "policies[0].match: expected a table"),
+            (policy(r#","match":{"not":{"any":[[]]}}"#), "policies[0].match.not.any[0]: expected a table"),
+            (policy(r#","match":{"not":{"any":[]}}"#), "policies[0].match.not.any: expected at least one condition"),
+            (policy(r#","match":{"any":[{"paht":"/"}]}"#), "policies[0].match.any[0].paht: unknown field `paht`"),
+            (
+                policy(r#","match":{"headers":{"x":1}}"#),
+                "policies[0].match.headers.x: invalid type: integer `1`, expected true, false",
+            ),
+            (policy(r#","match":{"host":"a/b"}"#), "policies[0].match.host: expected a host such as"),
+            (policy(r#","key":{"path":"id"}"#), "policies[0].key: expected a parameter of match.path"),
+            (policy(r#","key":{"host":false}"#), "policies[0].key: expected host = true"),
+            (policy(r#","key":[]"#), "policies[0].key: expected at least one part"),
+            (policy(r#","key":"address""#), "policies[0].key: expected a table"),
             (policy(r#","algorithm":"leaky""#), "policies[0].algorithm: expected \"fixed-window\""),
             (limit("10001/hour", "sliding-log"), "policies[0].limit: quota: expected at most 10000 with a sliding log"),
             (

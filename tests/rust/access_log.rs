@@ -101,7 +101,7 @@ fn the_gate_decides_a_real_log_right() {
         let counts = count(&hits, |hit| {
             clock.set(hit.at_secs * 1000);
             let header = |name: &str| (name == "cf-connecting-ip").then(|| hit.client.clone());
-            let facts = Facts { method: "GET", path: &hit.path, header: &header };
+            let facts = Facts { method: "GET", host: "", path: &hit.path, query: "", header: &header, cf: &|_| None };
             let (mut passage, Step::Calls(calls)) = Passage::begin(&config, &std::rc::Rc::default(), &facts) else {
                 panic!("nothing to ask")
             };

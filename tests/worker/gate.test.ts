@@ -54,6 +54,28 @@ test("of 64 clients at the same time exactly the quota passes, by every algorith
   }
 });
 
+test("a policy is for the requests its conditions are for, and counts by the key it names", async (t) => {
+  const one = { limit: `1/${LONG}`, missing_key: "skip" };
+  const policies = [
+    policy({ ...one, name: "query", match: { path: "/a" }, key: { query: "k" } }),
+    policy({ ...one, name: "cookie", match: { path: "/b" }, key: { cookie: "sid" } }),
+    policy({ ...one, name: "path", match: { path: "/users/:id" }, key: { path: "id" } }),
+    policy({ ...one, name: "host", match: { path: "/d", host: "127.0.0.1", not: { headers: { "x-skip": true } } }, key: { host: true } }),
+    policy({ ...one, name: "nowhere", match: { path: "/d", any: [{ host: "example.com" }, { cf: { country: "XX" } }] } }),
+  ];
+  const gate = await startGate(t, { config: { policies } });
+  const statuses = async (...requests: [string, Record<string, string>?][]): Promise<number[]> => {
+    const found = [];
+    for (const [path, headers = {}] of requests) found.push((await gate.fetch(path, { headers })).status);
+    return found;
+  };
+  assert.deepEqual(await statuses(["/a?k=1"], ["/a?k=2"], ["/a?x=0&k=1"], ["/a"], ["/a"]), [200, 200, 429, 200, 200]);
+  const cookie = (sid: string) => ({ cookie: `theme=dark; sid=${sid}` });
+  assert.deepEqual(await statuses(["/b", cookie("1")], ["/b", cookie("2")], ["/b", cookie("1")]), [200, 200, 429]);
+  assert.deepEqual(await statuses(["/users/7"], ["/users/8"], ["/USERS/%37/"], ["/users/7/x"]), [200, 200, 429, 200]);
+  assert.deepEqual(await statuses(["/d", { "x-skip": "1" }], ["/d"], ["/d"], ["/d", { "x-skip": "1" }]), [200, 200, 429, 200]);
+});
+
 test("every client has a limit of its own while many come at the same time", async (t) => {
   const gate = await startGate(t, { config: { policies: [policy({ limit: `7/${LONG}` })] } });
   const admitted = new Map<number, number>();

@@ -88,7 +88,7 @@ impl Passage {
         let readings = path_readings(facts.path);
         let applies = |policy: &Policy| policy.matches.matches(facts, &readings);
         for (index, policy) in config.policies.iter().enumerate().filter(|(_, policy)| applies(policy)) {
-            let partition_key = match (policy.key.of(facts), policy.missing_key) {
+            let partition_key = match (policy.key.of(facts, policy.matches.path.as_ref()), policy.missing_key) {
                 (Some(key), _) => key,
                 (None, MissingKey::Shared) => b"none".to_vec(),
                 (None, MissingKey::Skip) => continue,

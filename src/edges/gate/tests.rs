@@ -47,7 +47,7 @@ impl World {
     fn request(&mut self, path: &str, headers: &[(&str, &str)], now: u64) -> Response {
         let now = Timestamp::from_millis(now);
         let header = |name: &str| headers.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-        let facts = Facts { method: "GET", path, header: &header };
+        let facts = Facts { method: "GET", host: "", path, query: "", header: &header, cf: &|_| None };
         let (mut passage, mut step) = Passage::begin(&self.config.clone(), &self.tallies.clone(), &facts);
         while let Step::Calls(calls) = &step {
             let answers = calls.iter().map(|call| self.call(call, now)).collect();
@@ -108,7 +108,7 @@ fn a_request_that_one_policy_refuses_charges_no_shard_at_all() {
     let config = world.config.clone();
     let header =
         |name: &str| [ADDRESS, ("x-key", "used-up")].iter().find(|(n, _)| *n == name).map(|(_, v)| v.to_string());
-    let facts = Facts { method: "GET", path: "/api/x", header: &header };
+    let facts = Facts { method: "GET", host: "", path: "/api/x", query: "", header: &header, cf: &|_| None };
     let (mut passage, step) = Passage::begin(&config, &Rc::default(), &facts);
     let Step::Calls(calls) = step else { panic!("{step:?}") };
     assert_eq!(calls.len(), 2, "two keys on two shards");

@@ -16,6 +16,13 @@ pub(super) fn to_js(error: &Error) -> JsValue {
     js.into()
 }
 
+/// A field of a plain object, where it is a text, a number or a boolean.
+pub(super) fn field(object: &JsValue, name: &str) -> Option<String> {
+    let value = Reflect::get(object, &name.into()).ok()?;
+    let number = || value.as_f64().map(|number| number.to_string());
+    value.as_string().or_else(number).or_else(|| value.as_bool().map(|yes| yes.to_string()))
+}
+
 /// What a JavaScript exception says.
 pub(super) fn message(error: &JsValue) -> String {
     let text = Reflect::get(error, &"message".into()).ok().and_then(|message| message.as_string());

@@ -41,10 +41,20 @@ impl Gate {
         Ok(Self { config: Rc::new(convert::config(config)?), tallies: Rc::default(), secret })
     }
 
-    /// Begins with a request for the origin.
-    pub fn check(&self, method: &str, path: &str, headers: &Headers) -> Exchange {
+    /// Begins with a request for the origin. `cf` is the request's, and may be `undefined`.
+    pub fn check(
+        &self,
+        method: &str,
+        host: &str,
+        path: &str,
+        query: &str,
+        headers: &Headers,
+        cf: &JsValue,
+    ) -> Exchange {
         let header = |name: &str| headers.get(name).ok().flatten();
-        let (passage, step) = Passage::begin(&self.config, &self.tallies, &Facts { method, path, header: &header });
+        let cf = |name: &str| convert::field(cf, name);
+        let (passage, step) =
+            Passage::begin(&self.config, &self.tallies, &Facts { method, host, path, query, header: &header, cf: &cf });
         Exchange::new(Machine::Gate(passage), step)
     }
 
