@@ -23,7 +23,7 @@ use support::server::Server;
 use support::{command, now_or_never};
 use tollgate::{
     Bounds, Counters, Durability, DurableObjectStore, Id, Increment, Keyspace, Labels, Layout, MemoryStore, Model,
-    NoRows, Recorder, Recording, Rollups, Store, Timestamp,
+    NoRows, Recorder, Recording, Rollups, Shard, Store, Timestamp,
 };
 
 const ROUNDS: usize = 15;
@@ -49,6 +49,7 @@ fn main() {
     writing(now, &redis);
     reading(now, &redis);
     recording(now);
+    waiting(now);
     memory(now);
 }
 
@@ -161,8 +162,8 @@ fn recording(now: Timestamp) {
         takes.iter().for_each(|take| drop(keyspace.apply(now, take)));
     };
     let mut without = keyspace();
-    let mut readable = keyspace().recording(recorder(Labels::Readable));
-    let mut hidden = keyspace().recording(recorder(Labels::pseudonyms(b"secret")));
+    let mut readable = keyspace().recording(recorder(Labels::pseudonyms(b"secret").unwrap().readable()));
+    let mut hidden = keyspace().recording(recorder(Labels::pseudonyms(b"secret").unwrap()));
     let medians = race(&mut [
         ("without", &mut |_| run(&mut without, &plain)),
         ("readable", &mut |_| run(&mut readable, &recorded)),
@@ -170,6 +171,55 @@ fn recording(now: Timestamp) {
     ]);
     let names = ["TG.TAKE", "TG.TAKE RECORD, readable keys", "TG.TAKE RECORD, pseudonyms"];
     report("Recording: decisions on 1,500 partition keys", "a decision", &names, &medians, DECISIONS as f64);
+}
+
+/// What an object's requests wait for at the longest: an hour of many clients, flush by flush, and questions about it.
+fn waiting(now: Timestamp) {
+    const CLIENTS: usize = 1200;
+    println!("\nWaiting: an hour of {CLIENTS} clients every 10 s, in one shard");
+    for policies in [1, 4] {
+        let labels = Labels::pseudonyms(b"secret").unwrap();
+        let (rollups, flush) = (Rollups::default(), tollgate::Duration::from_secs(10));
+        let recorder = Recorder::new(Recording { rollups, capacity: 500, flush, labels });
+        let mut shard = Shard::new(support::disk::Disk::default(), ROOMY, 1).recording(recorder);
+        let mut at = now.floor_to(tollgate::Duration::from_secs(3600));
+        let mut flushes = Vec::new();
+        let mut client = 0;
+        for _ in 0..365 {
+            for _ in 0..CLIENTS {
+                client = (client * 31 + 7) % 30_011;
+                let key = |policy| format!("gate:p{policy}:fixed-window:{{ip:{client}}} fixed-window 9 60000");
+                let limits: Vec<_> = (0..policies).map(key).collect();
+                run(&mut shard, at, &command(&format!("TG.TAKE RECORD 1 {}", limits.join(" "))));
+            }
+            at = at.saturating_add(tollgate::Duration::from_secs(10));
+            while shard.next_flush().is_some_and(|due| due <= at.saturating_add(tollgate::Duration::from_secs(1))) {
+                let start = Instant::now();
+                shard.flush_due(at.saturating_add(tollgate::Duration::from_secs(1))).unwrap();
+                flushes.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+        flushes.sort_by(f64::total_cmp);
+        let (start, end) = (at.as_millis() - 3_600_000, at.as_millis());
+        let asked = ["TG.SERIES", "TG.DISTINCT", "TG.TOP 10 *"].map(|question| {
+            [10_000, 3_600_000].map(|rollup| {
+                let start_at = Instant::now();
+                run(&mut shard, at, &command(&format!("{question} {rollup} {start} {end}")));
+                start_at.elapsed().as_secs_f64() * 1e3
+            })
+        });
+        let (median, longest) = (flushes[flushes.len() / 2], flushes[flushes.len() - 1]);
+        println!("  {policies} policies: a flush {median:.1} ms, the longest {longest:.1} ms, the hour's end with it");
+        println!(
+            "    the last hour by 10 s and by the hour: series {:.1}, {:.1} ms; distinct {:.1}, {:.1} ms; top {:.1}, {:.1} ms",
+            asked[0][0], asked[0][1], asked[1][0], asked[1][1], asked[2][0], asked[2][1]
+        );
+    }
+}
+
+fn run(shard: &mut Shard<support::disk::Disk>, now: Timestamp, command: &tollgate::Command) {
+    let batch = tollgate::resp::encode_batch([command.to_argv()].iter());
+    shard.exec(now, &batch, Durability::Relaxed).unwrap();
 }
 
 fn memory(now: Timestamp) {

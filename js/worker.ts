@@ -110,7 +110,7 @@ let openedIn = -1;
 
 function open(env: Env): core.Gate {
   if (opened === undefined || openedIn !== currentGeneration()) {
-    opened = new core.Gate(configText(env), env.TOLLGATE_TOKEN);
+    opened = new core.Gate(configText(env), env.TOLLGATE_TOKEN, Math.random());
     openedIn = currentGeneration();
   }
   return opened;

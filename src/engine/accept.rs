@@ -10,6 +10,14 @@ pub const TEXT: &Types = &["text/plain", "text/html", "text/*"];
 /// A table.
 pub const CSV: &Types = &["text/csv", "text/*"];
 
+/// OpenMetrics. A scraper that knows it asks for it by name.
+pub const OPENMETRICS: &Types = &["application/openmetrics-text"];
+
+/// Whether `wanted` is named with any weight.
+pub fn names(accept: &str, wanted: &Types) -> bool {
+    quality(accept, wanted) > 0
+}
+
 /// Whether `wanted` is preferred to JSON. Without a preference the answer is JSON.
 pub fn prefers(accept: Option<&str>, wanted: &Types) -> bool {
     let accept = accept.unwrap_or_default();

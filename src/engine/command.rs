@@ -172,18 +172,24 @@ pub enum Command {
         /// Take back that it was recorded as allowed.
         record: bool,
     },
-    /// `TG.RECORD policy outcome count [policy outcome count ...]`: record decisions that were made elsewhere.
-    Record(Vec<Tally>),
+    /// `TG.RECORD number policy outcome count [policy outcome count ...]`: record decisions that were made elsewhere,
+    /// once for each number; 0 is none.
+    Record {
+        /// Says when the same comes again.
+        number: u64,
+        /// The decisions.
+        tallies: Vec<Tally>,
+    },
     /// `TG.SERIES rollup_ms start_ms end_ms [policy]`: what was recorded here. An array for each bucket and policy with
     /// any: the bucket's beginning (ms), the policy, allowed, denied, degraded.
     Series(Window),
-    /// `TG.TOP most outcome rollup_ms start_ms end_ms [policy]`: the heaviest partition keys of each policy. An array
-    /// for each: policy, label, allowed, denied, degraded, and by how much these may be too low together.
+    /// `TG.TOP most outcomes rollup_ms start_ms end_ms [policy]`: the heaviest partition keys. An array for each:
+    /// policy, label, allowed, denied, degraded, and by how much these may be too low together.
     Top {
-        /// How many of each policy.
+        /// How many.
         most: usize,
-        /// Heaviest by this outcome; by all of them if not given.
-        outcome: Option<Outcome>,
+        /// Heaviest by the sum of these outcomes; by all of them if none is given.
+        outcomes: Vec<Outcome>,
         /// When.
         window: Window,
     },
@@ -240,9 +246,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// The policy's name as text: what is no text is no policy's name.
-    pub fn policy(&self) -> Option<&str> {
-        self.policy.as_deref().map(|name| std::str::from_utf8(name).unwrap_or("\u{fffd}"))
+    /// Whether the policy of that name is asked for.
+    pub fn wants(&self, policy: &str) -> bool {
+        self.policy.as_deref().is_none_or(|wanted| wanted == policy.as_bytes())
     }
 }
 
@@ -344,9 +350,12 @@ impl Command {
     /// The keys that the command reads or writes, in its order.
     pub fn keys(&self) -> Vec<&[u8]> {
         match self {
-            Self::Ping(_) | Self::Record(_) | Self::Series(_) | Self::Top { .. } | Self::Distinct(_) | Self::Totals => {
-                Vec::new()
-            }
+            Self::Ping(_)
+            | Self::Record { .. }
+            | Self::Series(_)
+            | Self::Top { .. }
+            | Self::Distinct(_)
+            | Self::Totals => Vec::new(),
             Self::PfMerge { target, sources } => [target].into_iter().chain(sources).map(Vec::as_slice).collect(),
             Self::Del(keys) | Self::Exists(keys) | Self::PfCount(keys) => keys.iter().map(Vec::as_slice).collect(),
             Self::Take { limits, .. } | Self::Peek { limits, .. } => {

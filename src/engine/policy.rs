@@ -89,15 +89,13 @@ impl Series {
 
     /// How decisions are recorded, with pseudonyms under `secret`; `None` when they are not.
     pub fn recording(&self, secret: &str) -> Option<Recording> {
-        let labels = || match self.keys {
-            KeyNames::Readable => Labels::Readable,
-            KeyNames::Pseudonym => Labels::pseudonyms(secret.as_bytes()),
-        };
+        let labels = Labels::pseudonyms(secret.as_bytes())?;
+        let labels = if self.keys == KeyNames::Readable { labels.readable() } else { labels };
         let recording = || Recording {
             rollups: self.rollups.0.clone(),
             capacity: usize::try_from(self.watched_keys.get()).unwrap_or(usize::MAX),
             flush: Duration::from_millis(self.flush_ms.get()),
-            labels: labels(),
+            labels,
         };
         (!self.off).then(recording)
     }

@@ -7,11 +7,12 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
+use std::rc::Rc;
 
 use sha2::{Digest, Sha256};
 
 use crate::engine::command::{Bytes, Command};
-use crate::engine::keyspace::{Bounds, Changes, Keyspace, Reclaimed, Rows, Usage};
+use crate::engine::keyspace::{Bounds, Changes, Keyspace, Reclaimed, Rows, SharedRows, Usage};
 use crate::engine::reply::{CommandError, Reply};
 use crate::engine::row::{Row, decode, encode};
 use crate::stores::store::{Capabilities, Store, check_batch};
@@ -101,6 +102,7 @@ impl<N: Namespace, C: Fn() -> Timestamp> Store for KvStore<N, C> {
         }
         let now = (self.clock)();
         let snapshot = self.read(batch, now).await?;
+        let snapshot: SharedRows = Rc::new(RefCell::new(snapshot));
         let keyspace = RefCell::new(Keyspace::new(snapshot, self.bounds, 0));
         let mut budget = keyspace.borrow().reply_budget();
         let replies = batch.iter().map(|command| budget.spend(|| keyspace.borrow_mut().apply(now, command))).collect();
@@ -142,7 +144,9 @@ struct Snapshot {
 }
 
 impl Rows for Snapshot {
-    const STORED: bool = true;
+    fn is_stored(&self) -> bool {
+        true
+    }
 
     fn load(&self, key: &[u8]) -> Result<Option<Row>, Error> {
         Ok(self.rows.get(key).cloned().flatten())

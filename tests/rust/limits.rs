@@ -73,7 +73,7 @@ fn every_backend_decides_as_memory_does() {
             }
         }
     }
-    assert!(refused > 200, "the quota must be reached; seed {seed}");
+    assert!(refused > 60, "the quota must be reached, {refused} were refused; seed {seed}");
 }
 
 #[test]

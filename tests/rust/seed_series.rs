@@ -40,7 +40,12 @@ fn items(rng: &mut Rng, now: u64) -> Vec<(u16, Value, u64, u64)> {
         let ago = rng.below(reach) as u64;
         ([1, 4, 300][rng.below(3)], rng.pick(&keys).clone(), now - ago, 1 + rng.below(9) as u64)
     };
-    (0..900).map(item).collect()
+    // Between the two writers some seconds pass: nothing may expire in them.
+    let stays = |(.., at, _): &(u16, Value, u64, u64)| {
+        let ends = [(10, 360), (3600, 168), (86_400, 90)].map(|(step, samples)| at / step * step + step * samples);
+        ends.iter().all(|end| *end + 5 < now || now + 120 < *end)
+    };
+    (0..900).map(item).filter(stays).collect()
 }
 
 /// Model, keys, start, end, rollup or null.

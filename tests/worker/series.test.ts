@@ -164,6 +164,21 @@ function startDegraded(t: TestContext): Promise<Gate> {
   return startGate(t, { config: { shards: 4, policies }, faulty: true });
 }
 
+test("calls that run after their time is over are degraded once each, however many come in a row", async (t) => {
+  const policies = [keyed("key", `100/${LONG}`, { timeout_ms: 300 })];
+  const gate = await startGate(t, { config: { shards: 1, policies }, faulty: true });
+  const late = 4;
+  for (let i = 0; i < late; i += 1) {
+    await inject(gate, { kind: "hold" });
+    assert.deepEqual(await send(gate, [{ "x-key": "k" }], 1), [200]);
+    await gate.fetch("/faults", { method: "DELETE" });
+    await until(async () => (await totals(gate)).key?.allowed === i + 1);
+  }
+  assert.deepEqual(await send(gate, [{ "x-key": "k" }, { "x-key": "k" }], 1), [200, 200]);
+  // The shard counted each late one as well, and says so.
+  assert.deepEqual(await totals(gate), { key: counts(late + 2, 0, late) });
+});
+
 for (const kind of ["throw", "stall"] as const) {
   test(`decisions that a shard's ${kind} prevented are counted as degraded once it works again`, async (t) => {
     const gate = await startDegraded(t);
@@ -174,11 +189,11 @@ for (const kind of ["throw", "stall"] as const) {
       assert.deepEqual(statuses, Array(failures).fill(status));
     }
     assert.deepEqual(await totals(gate), { allow: counts(0), deny: counts(0) }, "no shard knows of them");
-    // They ride along with whatever comes next, to whichever shard.
-    assert.deepEqual(await send(gate, [{ "x-key": "another" }], 1, "/allow"), [200]);
-    assert.deepEqual(await totals(gate), { allow: counts(1, 0, failures), deny: counts(0, 0, failures) });
+    // They ride along: first what was under way to this shard and may have arrived, then what has waited behind it.
+    assert.deepEqual(await send(gate, [{ "x-key": "k" }, { "x-key": "k" }], 1, "/allow"), [200, 200]);
+    assert.deepEqual(await totals(gate), { allow: counts(2, 0, failures), deny: counts(0, 0, failures) });
     assert.deepEqual(await send(gate, [{ "x-key": "k" }], 1, "/deny"), [200]);
-    const found = { allow: counts(1, 0, failures), deny: counts(1, 0, failures) };
+    const found = { allow: counts(2, 0, failures), deny: counts(1, 0, failures) };
     assert.deepEqual(await totals(gate), found, "and only once");
     assert.deepEqual(decisions(await scrape(gate)), found);
   });

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::edges::exchange::{Answer, Call, Response, Step, Target};
 use crate::edges::tallies::Tallies;
-use crate::engine::command::{Bytes, Command, Tally};
+use crate::engine::command::{Bytes, Command};
 use crate::engine::matching::Facts;
 use crate::engine::path::path_readings;
 use crate::engine::policy::{Config, DurabilityName, MissingKey, Policy, StoreName};
@@ -34,8 +34,8 @@ pub struct Passage {
     accept: Option<String>,
     groups: Vec<Group>,
     phase: Phase,
-    /// What rides along with the first call to a shard.
-    carried: Vec<Tally>,
+    /// The number of what rides along with the first call to a shard.
+    carried: Option<u64>,
     decisions: Vec<(usize, Outcome)>,
 }
 
@@ -82,7 +82,7 @@ impl Passage {
             accept: (facts.header)("accept"),
             groups: Vec::new(),
             phase: Phase::Take,
-            carried: Vec::new(),
+            carried: None,
             decisions: Vec::new(),
         };
         let readings = path_readings(facts.path);
@@ -142,10 +142,13 @@ impl Passage {
 
     fn calls(&mut self) -> Vec<Call> {
         let carrier = self.carrier();
-        if carrier.is_some() {
-            self.carried = self.tallies.take();
-        }
-        let ask = |(at, group)| self.ask(group, if Some(at) == carrier { &self.carried } else { &[] });
+        let shard = carrier.and_then(|carrier| match self.groups.get(carrier)?.target {
+            Target::Shard { shard, .. } => Some(shard),
+            _ => None,
+        });
+        let (number, along) = shard.and_then(|shard| self.tallies.load(shard)).unzip();
+        self.carried = number;
+        let ask = |(at, group)| self.ask(group, along.as_ref().filter(|_| Some(at) == carrier));
         self.groups.iter().enumerate().map(ask).collect()
     }
 
@@ -154,7 +157,7 @@ impl Passage {
         self.groups.iter().position(|group| matches!(group.target, Target::Shard { .. }))
     }
 
-    fn ask(&self, group: &Group, carried: &[Tally]) -> Call {
+    fn ask(&self, group: &Group, along: Option<&Command>) -> Call {
         let limits = group.charges.iter().filter_map(|charge| Some((charge.key.clone(), self.policy(charge)?.limit())));
         let limits = limits.collect();
         let record = matches!(group.target, Target::Shard { .. });
@@ -162,16 +165,15 @@ impl Passage {
             Phase::Peek => Command::Peek { cost: COST, limits, record },
             Phase::Take => Command::Take { cost: COST, limits, record },
         };
-        let along = (!carried.is_empty()).then(|| Command::Record(carried.to_vec()));
-        let body = encode_commands([&ask].into_iter().chain(&along));
+        let body = encode_commands([&ask].into_iter().chain(along));
         Call { target: group.target, body, timeout_ms: group.timeout_ms }
     }
 
     /// Weighs the answers, one for each call.
     pub fn resume(&mut self, answers: Vec<Answer>, now: Timestamp) -> Step {
-        let carried = std::mem::take(&mut self.carried);
-        if self.carrier().and_then(|carrier| answers.get(carrier)).is_none_or(Result::is_err) {
-            self.tallies.put_back(carried);
+        if let Some(number) = self.carried.take() {
+            let arrived = self.carrier().and_then(|carrier| answers.get(carrier)).is_some_and(Result::is_ok);
+            self.tallies.settle(number, arrived);
         }
         let step = self.weigh(answers, now);
         match (self.phase, &step) {
@@ -216,7 +218,7 @@ impl Passage {
         let tallies = self.tallies.take_if_due(now);
         let shard = shard_of(&tallies.first()?.policy, self.config.shard_count());
         let target = Target::Shard { shard, durability: Durability::Relaxed };
-        let body = encode_commands([&Command::Record(tallies)].into_iter());
+        let body = encode_commands([&Command::Record { number: 0, tallies }].into_iter());
         Some(Call { target, body, timeout_ms: RECORD_TIMEOUT_MS })
     }
 

@@ -35,10 +35,12 @@ pub struct Gate {
 
 #[wasm_bindgen]
 impl Gate {
-    /// Reads the configuration, a JSON text. Throws an `Error` with `code` "invalid-config" that names the field.
+    /// Reads the configuration, a JSON text. Throws an `Error` with `code` "invalid-config" that names the field. `seed` is
+    /// a random number.
     #[wasm_bindgen(constructor)]
-    pub fn new(config: &str, secret: Option<String>) -> Result<Self, JsValue> {
-        Ok(Self { config: Rc::new(convert::config(config)?), tallies: Rc::default(), secret })
+    pub fn new(config: &str, secret: Option<String>, seed: f64) -> Result<Self, JsValue> {
+        let tallies = Rc::new(Tallies::new(seed.to_bits()));
+        Ok(Self { config: Rc::new(convert::config(config)?), tallies, secret })
     }
 
     /// Begins with a request for the origin. `cf` is the request's, and may be `undefined`.

@@ -5,7 +5,7 @@ use wasm_bindgen::prelude::*;
 
 use super::convert;
 use crate::engine::command::Bytes;
-use crate::engine::keyspace::{Changes, Reclaimed, Rows, Usage};
+use crate::engine::keyspace::{Changes, RECORD_PREFIX, Reclaimed, Rows, Usage};
 use crate::engine::row::{ROW_OVERHEAD, Row, decode, encode};
 use crate::stores::durable_object::shard::StoredRows;
 use crate::values::error::{Error, ErrorKind};
@@ -94,7 +94,9 @@ impl SqlRows {
 }
 
 impl Rows for SqlRows {
-    const STORED: bool = true;
+    fn is_stored(&self) -> bool {
+        true
+    }
 
     fn load(&self, key: &[u8]) -> Result<Option<Row>, Error> {
         let Some(row) = self.first("SELECT value FROM rows WHERE key = ?", &[blob(key)])? else { return Ok(None) };
@@ -124,9 +126,11 @@ impl Rows for SqlRows {
 
 impl SqlRows {
     fn count(&self) -> Result<Reclaimed, Error> {
-        let query =
-            "SELECT COUNT(*) AS keys, SUM(LENGTH(key) + LENGTH(value)) AS bytes, MIN(expires) AS next FROM rows";
-        let row = self.first(query, &[])?.unwrap_or(JsValue::NULL);
+        // Records take nothing of the bounds, and expire all the same.
+        let query = "SELECT COUNT(*) FILTER (WHERE NOT own) AS keys, SUM(size) FILTER (WHERE NOT own) AS bytes, MIN(expires) AS next \
+                     FROM (SELECT key >= ?1 AND key < ?2 AS own, LENGTH(key) + LENGTH(value) AS size, expires FROM rows)";
+        let after: Vec<u8> = RECORD_PREFIX.iter().copied().chain([u8::MAX]).collect();
+        let row = self.first(query, &[blob(RECORD_PREFIX), blob(&after)])?.unwrap_or(JsValue::NULL);
         let keys = usize::try_from(integer(&row, "keys")).unwrap_or(usize::MAX);
         let bytes = usize::try_from(integer(&row, "bytes")).unwrap_or(usize::MAX);
         let left = Usage { keys, bytes: bytes.saturating_add(keys.saturating_mul(ROW_OVERHEAD)) };

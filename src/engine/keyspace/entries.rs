@@ -2,7 +2,7 @@
 
 use super::{Keyspace, Rows, Usage};
 use crate::engine::reply::CommandError;
-use crate::engine::row::Row;
+use crate::engine::row::{Row, Value};
 use crate::values::error::{Error, ErrorKind};
 use crate::values::time::{Duration, Timestamp};
 
@@ -15,7 +15,7 @@ const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 impl<R: Rows> Keyspace<R> {
     /// The live row of `key`. An expired one is forgotten on the way.
     pub(super) fn live(&mut self, now: Timestamp, key: &[u8]) -> Result<Option<&mut Row>, CommandError> {
-        if R::STORED
+        if self.is_stored
             && !self.entries.contains_key(key)
             && !self.dirty.contains(key)
             && let Some(row) = self.rows.load(key)?
@@ -59,7 +59,7 @@ impl<R: Rows> Keyspace<R> {
 
     /// Notes that the entry of `key` was changed.
     pub(super) fn mark(&mut self, key: &[u8]) {
-        if R::STORED {
+        if self.is_stored {
             self.dirty.insert(key.to_vec());
         }
     }
@@ -111,7 +111,7 @@ impl<R: Rows> Keyspace<R> {
 
     /// Forgets every expired key, stored ones included, and says what is left.
     pub fn reclaim(&mut self, now: Timestamp) -> Result<Usage, CommandError> {
-        let (left, next_expiry) = if R::STORED {
+        let (left, next_expiry) = if self.is_stored {
             let reclaimed = self.rows.reclaim(now)?;
             self.entries.retain(|_, row| !row.is_expired(now));
             (self.count_changes(reclaimed.left)?, reclaimed.next_expiry)
@@ -122,12 +122,8 @@ impl<R: Rows> Keyspace<R> {
         };
         self.usage = Some(left);
         let unflushed = self.dirty.iter().filter_map(|key| self.entries.get(key)?.expires).min();
-        self.sweep_after = [next_expiry, unflushed]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or_else(|| now.saturating_add(SWEEP_PAUSE))
-            .max(now);
+        self.next_expiry = [next_expiry, unflushed].into_iter().flatten().min();
+        self.sweep_after = self.next_expiry.unwrap_or_else(|| now.saturating_add(SWEEP_PAUSE)).max(now);
         Ok(left)
     }
 
@@ -148,7 +144,7 @@ impl<R: Rows> Keyspace<R> {
     fn forget(&mut self, key: &[u8]) {
         if let Some(row) = self.entries.swap_remove(key) {
             self.usage = self.usage.map(|usage| usage.minus(weigh(key, &row)));
-            self.cached = self.cached.saturating_sub(weigh(key, &row).bytes);
+            self.cached = self.cached.saturating_sub(key.len()).saturating_sub(row.weight());
             self.mark(key);
         }
     }
@@ -165,7 +161,7 @@ impl<R: Rows> Keyspace<R> {
                 continue;
             }
             let key = key.clone();
-            if R::STORED && !self.dirty.contains(&key) {
+            if self.is_stored && !self.dirty.contains(&key) {
                 // Its stored row is as expired as it is, and waits for the next clean-up.
                 self.entries.swap_remove(&key);
             } else {
@@ -175,7 +171,11 @@ impl<R: Rows> Keyspace<R> {
     }
 }
 
+/// What a row takes of the bounds. Records take nothing: they must not keep a limit from being counted.
 fn weigh(key: &[u8], row: &Row) -> Usage {
+    if matches!(row.value, Value::Record(_)) {
+        return Usage::default();
+    }
     Usage { keys: 1, bytes: row.weight().saturating_add(key.len()) }
 }
 

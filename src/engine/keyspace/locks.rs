@@ -56,7 +56,7 @@ impl<R: Rows> Keyspace<R> {
         let holder = Holder { token: token.clone(), label: label.clone(), fencing };
         self.put(now, key, Row { value: Value::Lock(holder), expires: Some(expires) })?;
         self.fencing = Some(fencing);
-        self.fencing_changed = R::STORED;
+        self.fencing_changed = self.is_stored;
         Ok(granted(fencing, expires))
     }
 

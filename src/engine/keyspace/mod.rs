@@ -22,7 +22,8 @@ use indexmap::IndexMap;
 
 pub use bounds::Bounds;
 pub use locks::Turn;
-pub use rows::{Changes, NoRows, Reclaimed, Rows, Usage};
+pub use records::{MAX_BUCKETS, RECORD_PREFIX};
+pub use rows::{Changes, NoRows, Reclaimed, Rows, SharedRows, Usage};
 
 use crate::engine::command::{Bytes, Command};
 use crate::engine::reply::{CommandError, Reply, ReplyBudget};
@@ -46,6 +47,7 @@ type Outcome = Result<Reply, CommandError>;
 #[derive(Debug)]
 pub struct Keyspace<R: Rows = NoRows> {
     rows: R,
+    is_stored: bool,
     bounds: Bounds,
     /// The keys in memory: all of them over [`NoRows`], else those that were asked for.
     entries: IndexMap<Bytes, Row, FixedState>,
@@ -59,6 +61,7 @@ pub struct Keyspace<R: Rows = NoRows> {
     cursor: usize,
     /// Nothing can expire before this: a full keyspace does not sweep again until then.
     sweep_after: Timestamp,
+    next_expiry: Option<Timestamp>,
     /// The fencing number of the last grant. `None` until the rows were asked.
     fencing: Option<u64>,
     fencing_changed: bool,
@@ -72,6 +75,7 @@ impl<R: Rows> Keyspace<R> {
     /// hash bucket.
     pub fn new(rows: R, bounds: Bounds, seed: u64) -> Self {
         Self {
+            is_stored: rows.is_stored(),
             rows,
             bounds,
             entries: IndexMap::with_hasher(FixedState::with_seed(seed)),
@@ -80,6 +84,7 @@ impl<R: Rows> Keyspace<R> {
             cached: 0,
             cursor: 0,
             sweep_after: Timestamp::default(),
+            next_expiry: None,
             fencing: None,
             fencing_changed: false,
             waiters: WaitQueue::default(),
@@ -131,9 +136,9 @@ impl<R: Rows> Keyspace<R> {
             Command::Refund { amount, reset_at_ms, key, limit, record } => {
                 self.refund(now, *amount, Timestamp::from_millis(*reset_at_ms), key, limit, *record)
             }
-            Command::Record(tallies) => self.record_tallies(now, tallies),
+            Command::Record { number, tallies } => self.record_tallies(now, *number, tallies),
             Command::Series(window) => self.series(now, window),
-            Command::Top { most, outcome, window } => self.top(now, window, *most, *outcome),
+            Command::Top { most, outcomes, window } => self.top(now, window, *most, outcomes),
             Command::Distinct(window) => self.distinct(now, window),
             Command::Totals => self.totals(),
             Command::Lock(request) => self.lock(now, request),
@@ -170,7 +175,7 @@ impl<R: Rows> Keyspace<R> {
 
     /// Whether more rows are in memory than should be. Written rows can be let go of: see [`trim`](Self::trim).
     pub const fn is_over_cache(&self) -> bool {
-        R::STORED && self.cached > self.bounds.cache_bytes
+        self.is_stored && self.cached > self.bounds.cache_bytes
     }
 
     /// Lets go of all entries that are as stored. They are loaded again when asked for.
@@ -182,19 +187,14 @@ impl<R: Rows> Keyspace<R> {
         self.cursor = 0;
     }
 
-    /// When a key expires next, as far as the last [`reclaim`](Self::reclaim) knows.
-    pub const fn next_expiry(&self) -> Timestamp {
-        self.sweep_after
+    /// When something expires next, records too, as far as the last [`reclaim`](Self::reclaim) knows.
+    pub const fn next_expiry(&self) -> Option<Timestamp> {
+        self.next_expiry
     }
 
     /// The row source.
     pub const fn rows(&self) -> &R {
         &self.rows
-    }
-
-    /// The row source, to write to it.
-    pub const fn rows_mut(&mut self) -> &mut R {
-        &mut self.rows
     }
 
     /// The bounds this keyspace keeps.
@@ -218,6 +218,7 @@ impl Clone for Keyspace<NoRows> {
     fn clone(&self) -> Self {
         Self {
             rows: NoRows,
+            is_stored: false,
             bounds: self.bounds,
             entries: self.entries.clone(),
             dirty: self.dirty.clone(),
@@ -225,6 +226,7 @@ impl Clone for Keyspace<NoRows> {
             cached: self.cached,
             cursor: self.cursor,
             sweep_after: self.sweep_after,
+            next_expiry: self.next_expiry,
             fencing: self.fencing,
             fencing_changed: self.fencing_changed,
             waiters: WaitQueue::default(),

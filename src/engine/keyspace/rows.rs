@@ -1,5 +1,8 @@
 //! Where rows come from when they are not in memory.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use crate::engine::command::Bytes;
 use crate::engine::row::Row;
 use crate::values::error::Error;
@@ -8,7 +11,7 @@ use crate::values::time::Timestamp;
 /// A synchronous source of stored rows. Reading from it never waits, so that read, decide and write are one step.
 pub trait Rows {
     /// Whether there is anything to load and anything to write back.
-    const STORED: bool;
+    fn is_stored(&self) -> bool;
 
     /// The stored row of `key`, expired or not.
     fn load(&self, key: &[u8]) -> Result<Option<Row>, Error>;
@@ -24,6 +27,36 @@ pub trait Rows {
 
     /// The fencing number of the last grant, 0 before the first.
     fn fencing(&self) -> Result<u64, Error>;
+}
+
+/// Any source behind one type: the stores share one interpreter, which is a third of the code of a Worker.
+pub type SharedRows = Rc<RefCell<dyn Rows>>;
+
+/// A shared source: a store that writes to it as well keeps the other handle.
+impl<R: Rows + ?Sized> Rows for Rc<RefCell<R>> {
+    fn is_stored(&self) -> bool {
+        self.borrow().is_stored()
+    }
+
+    fn load(&self, key: &[u8]) -> Result<Option<Row>, Error> {
+        self.borrow().load(key)
+    }
+
+    fn keys(&self, from: &[u8], until: &[u8]) -> Result<Vec<Bytes>, Error> {
+        self.borrow().keys(from, until)
+    }
+
+    fn usage(&self) -> Result<Usage, Error> {
+        self.borrow().usage()
+    }
+
+    fn reclaim(&mut self, now: Timestamp) -> Result<Reclaimed, Error> {
+        self.borrow_mut().reclaim(now)
+    }
+
+    fn fencing(&self) -> Result<u64, Error> {
+        self.borrow().fencing()
+    }
 }
 
 /// Keys, and bytes in them and their values.
@@ -58,7 +91,9 @@ pub struct Changes {
 pub struct NoRows;
 
 impl Rows for NoRows {
-    const STORED: bool = false;
+    fn is_stored(&self) -> bool {
+        false
+    }
 
     fn load(&self, _: &[u8]) -> Result<Option<Row>, Error> {
         Ok(None)

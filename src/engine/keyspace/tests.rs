@@ -35,7 +35,9 @@ fn error_of(reply: Reply) -> String {
 struct Disk(Rc<RefCell<(BTreeMap<Bytes, Row>, u64)>>);
 
 impl Rows for Disk {
-    const STORED: bool = true;
+    fn is_stored(&self) -> bool {
+        true
+    }
 
     fn load(&self, key: &[u8]) -> Result<Option<Row>, Error> {
         Ok(self.0.borrow().0.get(key).cloned())

@@ -30,13 +30,14 @@ pub(super) fn refund(_: &str, mut args: Args) -> Parsed {
     Ok(Command::Refund { amount, reset_at_ms, key, limit, record })
 }
 
-/// Reads `(policy outcome count)...`.
+/// Reads `number (policy outcome count)...`.
 pub(super) fn record(_: &str, mut args: Args) -> Parsed {
+    let number = args.count("number")?;
     let mut tallies = Vec::with_capacity(args.0.len().div_ceil(3));
     while args.0.len() > 0 {
-        tallies.push(Tally { policy: args.word()?, outcome: args.outcome()?, count: args.count("count")? });
+        tallies.push(Tally { policy: args.word()?, outcome: outcome(&args.word()?)?, count: args.count("count")? });
     }
-    Ok(Command::Record(tallies))
+    Ok(Command::Record { number, tallies })
 }
 
 /// Reads `rollup_ms start_ms end_ms [policy]`.
@@ -45,15 +46,19 @@ pub(super) fn series(name: &str, mut args: Args) -> Parsed {
     Ok(if name == "tg.series" { Command::Series(window) } else { Command::Distinct(window) })
 }
 
-/// Reads `most outcome rollup_ms start_ms end_ms [policy]`, where `*` is any outcome.
+/// Reads `most outcomes rollup_ms start_ms end_ms [policy]`; outcomes are parted by commas, and `*` is all of them.
 pub(super) fn top(_: &str, mut args: Args) -> Parsed {
     let most = usize::try_from(args.count("most")?).unwrap_or(usize::MAX);
-    let outcome = if args.0.as_slice().first().is_some_and(|word| word == b"*") {
-        args.word().map(|_| None)?
-    } else {
-        Some(args.outcome()?)
+    let outcomes = match args.word()?.as_slice() {
+        b"*" => Vec::new(),
+        names => names.split(|byte| *byte == b',').map(outcome).collect::<Result<_, _>>()?,
     };
-    Ok(Command::Top { most, outcome, window: args.window()? })
+    Ok(Command::Top { most, outcomes, window: args.window()? })
+}
+
+fn outcome(name: &[u8]) -> Result<Outcome, CommandError> {
+    let expected = || out_of_range("outcome", "\"allowed\", \"denied\" or \"degraded\"");
+    Outcome::from_name(name).ok_or_else(expected)
 }
 
 impl Args {
@@ -61,11 +66,6 @@ impl Args {
     fn records(&mut self) -> bool {
         let says_so = self.0.as_slice().first().is_some_and(|word| word.eq_ignore_ascii_case(b"RECORD"));
         says_so && self.0.next().is_some()
-    }
-
-    fn outcome(&mut self) -> Result<Outcome, CommandError> {
-        let expected = || out_of_range("outcome", "\"allowed\", \"denied\" or \"degraded\"");
-        Outcome::from_name(&self.word()?).ok_or_else(expected)
     }
 
     fn window(&mut self) -> Result<Window, CommandError> {

@@ -68,12 +68,16 @@ impl Command {
             Self::Refund { amount, reset_at_ms, key, limit, record } => {
                 words.text("TG.REFUND").recorded(*record).number(amount).number(reset_at_ms).limit(key, limit)
             }
-            Self::Record(tallies) => tallies.iter().fold(words.text("TG.RECORD"), |words, tally| {
-                words.all([&tally.policy]).text(tally.outcome.name()).number(tally.count)
-            }),
+            Self::Record { number, tallies } => {
+                tallies.iter().fold(words.text("TG.RECORD").number(number), |words, tally| {
+                    words.all([&tally.policy]).text(tally.outcome.name()).number(tally.count)
+                })
+            }
             Self::Series(window) => words.text("TG.SERIES").window(window),
-            Self::Top { most, outcome, window } => {
-                words.text("TG.TOP").number(most).text(outcome.map_or("*", |outcome| outcome.name())).window(window)
+            Self::Top { most, outcomes, window } => {
+                let names: Vec<_> = outcomes.iter().map(|outcome| outcome.name()).collect();
+                let names = if names.is_empty() { "*".to_owned() } else { names.join(",") };
+                words.text("TG.TOP").number(most).text(&names).window(window)
             }
             Self::Distinct(window) => words.text("TG.DISTINCT").window(window),
             Self::Totals => words.text("TG.TOTALS"),

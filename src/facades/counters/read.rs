@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{BATCH, Counters, MAX_LISTED, MAX_POINTS, Partial, Series};
 use crate::engine::command::{Bytes, Command};
 use crate::engine::reply::Reply;
+use crate::rules::series::hyperloglog::HyperLogLog;
 use crate::rules::series::layout::{Id, Model, Place};
 use crate::rules::series::rollup::{Point, Range, Rollup};
 use crate::stores::store::Store;
@@ -112,9 +113,7 @@ impl<S: Store> Counters<S> {
         if !self.layout.lists_ids() {
             return Err(Error::invalid("layout", "one of hashes: the ids of a flat one cannot be listed"));
         }
-        let level = self.level(now, start, rollup)?;
-        let vnodes = usize::try_from(self.layout.vnodes()).unwrap_or(usize::MAX);
-        let buckets = self.rollups.buckets(level, Range { start, end }, vnodes, MAX_LISTED)?;
+        let (level, buckets) = self.whole_buckets(now, Range { start, end }, rollup)?;
         let keys = buckets.iter().flat_map(|at| (0..self.layout.vnodes()).map(move |vnode| (level.index(*at), vnode)));
         let commands = keys.map(|(index, vnode)| Command::HGetAll(self.layout.bucket_key(model, index, vnode)));
         let (mut sums, mut failures) = (BTreeMap::<Bytes, u64>::new(), Vec::new());
@@ -150,12 +149,15 @@ impl<S: Store> Counters<S> {
         if !self.tracks_distinct {
             return Err(Error::invalid("counters", "ones that track distinct ids: these were not told to"));
         }
-        let level = self.level(now, start, rollup)?;
-        let vnodes = usize::try_from(self.layout.vnodes()).unwrap_or(usize::MAX);
-        let buckets = self.rollups.buckets(level, Range { start, end }, vnodes, MAX_LISTED)?;
+        let (level, buckets) = self.whole_buckets(now, Range { start, end }, rollup)?;
+        let sketch = |at: &Timestamp, vnode| self.layout.distinct_key(model, level.index(*at), vnode);
+        if !self.layout.is_tagged() {
+            // Its sketches may live apart: they come here and are joined here.
+            let keys = buckets.iter().flat_map(|at| (0..self.layout.vnodes()).map(move |vnode| sketch(at, vnode)));
+            return self.distinct_of(keys.map(Command::Get).collect()).await;
+        }
         // An id has one virtual node, so theirs are different ids and the numbers add up.
-        let sketches =
-            |vnode| buckets.iter().map(|at| self.layout.distinct_key(model, level.index(*at), vnode)).collect();
+        let sketches = |vnode| buckets.iter().map(|at| sketch(at, vnode)).collect();
         let commands = (0..self.layout.vnodes()).map(|vnode| Command::PfCount(sketches(vnode))).collect();
         let (mut value, mut failures) = (0u64, Vec::new());
         for reply in self.ask(commands).await? {
@@ -165,6 +167,38 @@ impl<S: Store> Counters<S> {
             }
         }
         Ok(Partial { value, failures })
+    }
+
+    /// About how many different ids are in the sketches that the commands get.
+    async fn distinct_of(&self, commands: Vec<Command>) -> Result<Partial<u64>, Error> {
+        let (mut union, mut failures) = (HyperLogLog::new(), Vec::new());
+        for reply in self.ask(commands).await? {
+            match reply.and_then(sketch) {
+                Ok(found) => found.iter().for_each(|found| union.merge(found)),
+                Err(error) => failures.push(error),
+            }
+        }
+        Ok(Partial { value: union.count(), failures })
+    }
+
+    /// The buckets of a range that are read with all of their virtual nodes, at the level that is asked for or else at the
+    /// finest that still holds the range and has few enough.
+    fn whole_buckets(
+        &self,
+        now: Timestamp,
+        range: Range,
+        rollup: Option<Duration>,
+    ) -> Result<(Rollup, Vec<Timestamp>), Error> {
+        let vnodes = usize::try_from(self.layout.vnodes()).unwrap_or(usize::MAX);
+        let buckets = |level| self.rollups.buckets(level, range, vnodes, MAX_LISTED);
+        let finest = self.level(now, range.start, rollup)?;
+        let coarser = self.rollups.levels().iter().filter(|level| rollup.is_none() && level.step() > finest.step());
+        let fitting = coarser.copied().find(|level| buckets(*level).is_ok());
+        match (buckets(finest), fitting) {
+            (Ok(found), _) => Ok((finest, found)),
+            (Err(_), Some(level)) => buckets(level).map(|found| (level, found)),
+            (Err(error), None) => Err(error),
+        }
     }
 
     fn level(&self, now: Timestamp, start: Timestamp, rollup: Option<Duration>) -> Result<Rollup, Error> {
@@ -212,6 +246,16 @@ fn counts(reply: Reply) -> Result<Vec<u64>, Error> {
     match reply {
         Reply::Array(parts) => parts.into_iter().map(count).collect(),
         one => count(one).map(|count| vec![count]),
+    }
+}
+
+fn sketch(reply: Reply) -> Result<Option<HyperLogLog>, Error> {
+    match reply {
+        Reply::Nil => Ok(None),
+        Reply::Bulk(bytes) => HyperLogLog::from_bytes(&bytes)
+            .map(Some)
+            .map_err(|_| Error::new(ErrorKind::Protocol, "expected a HyperLogLog, got something else")),
+        other => Err(other.unexpected("a HyperLogLog")),
     }
 }
 

@@ -140,6 +140,11 @@ impl Layout {
         self.vnodes
     }
 
+    /// Whether all buckets of a virtual node live on one shard.
+    pub const fn is_tagged(&self) -> bool {
+        self.tagged
+    }
+
     /// Whether the ids of a bucket can be listed.
     pub fn lists_ids(&self) -> bool {
         self.form == Form::Hash

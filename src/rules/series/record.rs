@@ -80,6 +80,11 @@ impl Counts {
         }
     }
 
+    /// The counts in the order of [`Outcome::ALL`].
+    pub const fn in_order(&self) -> [u64; 3] {
+        [self.allowed, self.denied, self.degraded]
+    }
+
     /// All outcomes together.
     pub fn total(&self) -> u64 {
         Outcome::ALL.iter().fold(0, |sum: u64, outcome| sum.saturating_add(self.of(*outcome)))
@@ -108,117 +113,128 @@ impl Counts {
 const MAX_NAME: usize = 64;
 
 /// Most policies with counts in one bucket; what goes beyond is not recorded.
-const MAX_POLICIES: usize = 512;
+pub const MAX_POLICIES: usize = 512;
 
 /// Most policies whose keys are watched; the others are counted only. It bounds a bucket to what a row holds.
-const MAX_WATCHED: usize = 32;
+pub const MAX_WATCHED: usize = 32;
+
+/// Counters by the name of a policy.
+pub type ByPolicy = BTreeMap<String, Counts>;
 
 /// What happened in one bucket.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    policies: BTreeMap<String, PolicyRecord>,
+    /// How many decisions of each policy went how.
+    pub counts: ByPolicy,
+    /// Whose they were, of the policies that are watched.
+    pub watched: BTreeMap<String, Watched>,
 }
 
-/// What happened with one policy.
+/// The partition keys of one policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyRecord {
-    /// Whether its keys are watched, or only its decisions counted.
-    pub is_watched: bool,
-    /// Its decisions.
-    pub counts: Counts,
-    /// Its heaviest partition keys.
+pub struct Watched {
+    /// The heaviest.
     pub top: Top,
-    /// Its different partition keys.
+    /// How many different ones.
     pub distinct: HyperLogLog,
 }
 
+/// Whether a policy of that name is counted beside those that are `known`.
+pub fn takes(known: &ByPolicy, name: &str) -> bool {
+    known.contains_key(name) || (known.len() < MAX_POLICIES && (1..=MAX_NAME).contains(&name.len()))
+}
+
 impl Record {
-    /// Counts a decision about the partition key that is shown as `label`, and watches up to `capacity` of them. False
-    /// when there are too many policies already.
-    pub fn add(&mut self, policy: &str, label: &[u8], outcome: Outcome, capacity: usize) -> bool {
-        let Some(record) = self.policy(policy) else { return false };
-        record.counts.add(outcome, 1);
-        if record.is_watched {
-            record.top.add(label, outcome, capacity);
-            record.distinct.add(label);
-        }
-        true
-    }
-
-    /// Counts decisions whose keys are not known. False when there are too many policies already.
-    pub fn add_counts(&mut self, policy: &str, counts: &Counts) -> bool {
-        self.policy(policy).map(|record| record.counts.merge(counts)).is_some()
-    }
-
-    fn policy(&mut self, name: &str) -> Option<&mut PolicyRecord> {
-        if !self.policies.contains_key(name) {
-            if self.policies.len() >= MAX_POLICIES || name.is_empty() || name.len() > MAX_NAME {
-                return None;
+    /// Counts decisions. False when there are too many policies already.
+    pub fn add(&mut self, policy: &str, counts: &Counts) -> bool {
+        let takes = takes(&self.counts, policy);
+        match self.counts.get_mut(policy) {
+            Some(known) => known.merge(counts),
+            None if takes => {
+                self.counts.insert(policy.to_owned(), *counts);
             }
-            let is_watched = self.policies.len() < MAX_WATCHED;
-            self.policies.insert(name.to_owned(), PolicyRecord { is_watched, ..PolicyRecord::default() });
+            None => {}
         }
-        self.policies.get_mut(name)
+        takes
     }
 
-    /// Adds what happened in another bucket.
+    /// The keys of a policy that is to be watched, if there is room for it.
+    pub fn watch(&mut self, policy: &str) -> Option<&mut Watched> {
+        if !self.watched.contains_key(policy) && self.watched.len() < MAX_WATCHED {
+            self.watched.insert(policy.to_owned(), Watched::default());
+        }
+        self.watched.get_mut(policy)
+    }
+
+    /// Adds what happened in another bucket. Of the policies that are watched in either, the first ones stay so.
     pub fn merge(&mut self, other: &Self, capacity: usize) {
-        for (name, theirs) in &other.policies {
-            if let Some(mine) = self.policy(name) {
-                mine.counts.merge(&theirs.counts);
-                if mine.is_watched {
-                    mine.top.merge(&theirs.top, capacity);
-                    mine.distinct.merge(&theirs.distinct);
-                }
+        for (policy, counts) in &other.counts {
+            self.add(policy, counts);
+        }
+        for (policy, theirs) in &other.watched {
+            if let Some(mine) = self.watch(policy) {
+                mine.top.merge(&theirs.top, capacity);
+                mine.distinct.merge(&theirs.distinct);
             }
         }
     }
 
     /// Watches no more than `capacity` keys of each policy from now on.
     pub fn shrink(&mut self, capacity: usize) {
-        self.policies.values_mut().for_each(|policy| policy.top.shrink(capacity));
-    }
-
-    /// The policies by name, all or only one.
-    pub fn policies<'a>(&'a self, only: Option<&'a str>) -> impl Iterator<Item = (&'a str, &'a PolicyRecord)> {
-        let wanted = move |name: &str| only.is_none_or(|only| only == name);
-        self.policies.iter().map(|(name, record)| (name.as_str(), record)).filter(move |(name, _)| wanted(name))
-    }
-
-    /// Whether nothing happened.
-    pub fn is_empty(&self) -> bool {
-        self.policies.is_empty()
+        self.watched.values_mut().for_each(|watched| watched.top.shrink(capacity));
     }
 }
 
-/// Counters that never go down, by policy: since the shard began, not in some bucket.
-pub type Totals = BTreeMap<String, Counts>;
-
-/// A bucket as it is stored.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// A bucket as it is stored. The counts come first: most questions need no more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
     /// What happened in it.
     pub record: Record,
-    /// The totals when it was written.
-    pub totals: Totals,
+    /// All decisions ever, by policy, when it was written: counters that never go down.
+    pub totals: ByPolicy,
+    /// Whether keys stand in it as they are.
+    pub is_readable: bool,
 }
 
 /// The version this code writes. It reads this one only.
 const VERSION: u8 = 1;
 
+/// What a stored bucket begins with.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    is_readable: bool,
+    counts: ByPolicy,
+    totals: ByPolicy,
+}
+
 impl Stored {
     /// The stored form: a version, then postcard.
     pub fn to_bytes(&self) -> Vec<u8> {
+        let Record { counts, watched } = &self.record;
+        let head = Head { is_readable: self.is_readable, counts: counts.clone(), totals: self.totals.clone() };
         let mut out = vec![VERSION];
         // Writing to a Vec cannot fail; an empty bucket would be what it became.
-        out.extend(postcard::to_allocvec(self).unwrap_or_default());
+        out.extend(postcard::to_allocvec(&head).unwrap_or_default());
+        out.extend(postcard::to_allocvec(watched).unwrap_or_default());
         out
     }
 
     /// Reads the stored form; `None` when it is of another version or no such thing.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (Head { is_readable, counts, totals }, rest) = Self::head(bytes)?;
+        let watched = postcard::from_bytes(rest).ok()?;
+        Some(Self { record: Record { counts, watched }, totals, is_readable })
+    }
+
+    /// Reads it without the keys.
+    pub fn counts_from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (Head { is_readable, counts, totals }, _) = Self::head(bytes)?;
+        Some(Self { record: Record { counts, ..Record::default() }, totals, is_readable })
+    }
+
+    fn head(bytes: &[u8]) -> Option<(Head, &[u8])> {
         match bytes.split_first()? {
-            (&VERSION, rest) => postcard::from_bytes(rest).ok(),
+            (&VERSION, rest) => postcard::take_from_bytes(rest).ok(),
             _ => None,
         }
     }
@@ -229,33 +245,46 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn decide(record: &mut Record, policy: &str, label: &[u8], outcome: Outcome) {
+        if record.add(policy, &Counts::one(outcome))
+            && let Some(watched) = record.watch(policy)
+        {
+            watched.top.add(label, outcome, 8);
+            watched.distinct.add(label);
+        }
+    }
+
     #[test]
     fn the_stored_form_does_not_drift() {
         let mut record = Record::default();
-        record.add("p", b"k", Outcome::Allowed, 8);
-        record.add("p", b"k", Outcome::Denied, 8);
-        let totals = Totals::from([("p".to_owned(), Counts { allowed: 300, denied: 1, degraded: 0 })]);
-        let stored = Stored { record, totals };
-        let golden =
-            "01 01 0170 01 010100 00 01 016b 010100 00 15 48594c4c010000000000000000000080 73a48c4c59 01 0170 ac020100";
+        decide(&mut record, "p", b"k", Outcome::Allowed);
+        decide(&mut record, "p", b"k", Outcome::Denied);
+        let totals = ByPolicy::from([("p".to_owned(), Counts { allowed: 300, denied: 1, degraded: 0 })]);
+        let stored = Stored { record, totals, is_readable: true };
+        let golden = "01 01 01 0170 010100 01 0170 ac020100 01 0170 00 01 016b 010100 00 15 48594c4c010000000000000000000080 73a48c4c59";
         let bytes = stored.to_bytes();
         assert_eq!(crate::values::key::hex(&bytes), golden.replace(' ', ""));
+        let counts = Stored::counts_from_bytes(&bytes).unwrap();
+        assert_eq!((&counts.record.counts, &counts.totals), (&stored.record.counts, &stored.totals));
         assert_eq!(Stored::from_bytes(&bytes), Some(stored));
         assert_eq!(Stored::from_bytes(&[2, 0, 0]), None, "a newer version is not guessed at");
         assert_eq!(Stored::from_bytes(&[]), None);
     }
 
     #[test]
-    fn strangers_names_do_not_grow_it() {
+    fn strangers_names_do_not_grow_it_and_the_watched_ones_stay_watched() {
         let mut record = Record::default();
-        for n in 0..2000 {
-            record.add(&format!("policy-{n}"), b"k", Outcome::Denied, 200);
+        for n in (0..2000).rev() {
+            decide(&mut record, &format!("policy-{n}"), b"k", Outcome::Denied);
         }
-        record.add("", b"k", Outcome::Denied, 200);
-        record.add(&"x".repeat(MAX_NAME + 1), b"k", Outcome::Denied, 200);
-        assert_eq!(record.policies(None).count(), MAX_POLICIES);
-        let watched = record.policies(None).filter(|(_, policy)| policy.distinct.count() > 0).count();
-        assert_eq!(watched, MAX_WATCHED);
+        decide(&mut record, "", b"k", Outcome::Denied);
+        decide(&mut record, &"x".repeat(MAX_NAME + 1), b"k", Outcome::Denied);
+        assert_eq!((record.counts.len(), record.watched.len()), (MAX_POLICIES, MAX_WATCHED));
+        let mut stored = Record::default();
+        stored.merge(&record, 8);
+        stored.merge(&record, 8);
+        assert_eq!(stored.watched.keys().collect::<Vec<_>>(), record.watched.keys().collect::<Vec<_>>());
+        assert!(stored.watched.values().all(|watched| watched.distinct.count() == 1));
     }
 
     proptest! {

@@ -1,14 +1,15 @@
 //! What a gate's shard has seen and not yet written: it is counted in memory, and written a moment later.
 //!
 //! Only the finest level is written as decisions happen: one row each time, however many there were. A coarser bucket is
-//! written once, when it is over, from the buckets below it; until then whoever asks adds those up.
+//! added up in memory from the closed buckets below it, a few at a time, and written once, when it is over.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, VecDeque};
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use crate::rules::series::record::{Counts, Outcome, Record, Totals};
+use crate::rules::series::record::{ByPolicy, Counts, MAX_WATCHED, Outcome, Record, takes};
 use crate::rules::series::rollup::{Rollup, Rollups};
 use crate::rules::series::top::Label;
 use crate::values::error::Error;
@@ -18,32 +19,41 @@ use crate::values::time::{Duration, Timestamp};
 /// Most buckets that wait to be written while that fails. The oldest go first.
 const MAX_UNSAVED: usize = 60;
 
+/// How many numbers of tallies are remembered. A Worker's isolate has one under way at a time.
+const MAX_SEEN: usize = 256;
+
 /// How partition keys are shown.
 #[derive(Clone, Debug)]
-pub enum Labels {
-    /// As they are.
-    Readable,
-    /// By a keyed hash of 64 bits, in hexadecimal: the same key has the same pseudonym, and only who has the secret can
-    /// tell whether a key he knows is behind one.
-    Pseudonyms(Box<Hmac<Sha256>>),
+pub struct Labels {
+    mac: Hmac<Sha256>,
+    is_readable: bool,
 }
 
 impl Labels {
-    /// Pseudonyms under a secret.
-    pub fn pseudonyms(secret: &[u8]) -> Self {
-        // An HMAC takes a key of any length. Its own label keeps these apart from whatever else the secret is for.
+    /// By a keyed hash of 64 bits, in hexadecimal: the same key has the same pseudonym, and only who has the secret can
+    /// tell whether a key he knows is behind one. An HMAC takes a secret of any length, so there always are.
+    pub fn pseudonyms(secret: &[u8]) -> Option<Self> {
         let keyed = |key: &[u8]| <Hmac<Sha256> as Mac>::new_from_slice(key).ok();
-        let derive = |mut mac: Hmac<Sha256>| {
-            mac.update(b"tollgate partition-key pseudonyms");
-            keyed(&mac.finalize().into_bytes())
-        };
-        keyed(secret).and_then(derive).map_or(Self::Readable, |mac| Self::Pseudonyms(Box::new(mac)))
+        // A label of its own keeps these apart from whatever else the secret is for.
+        let mut mac = keyed(secret)?;
+        mac.update(b"tollgate partition-key pseudonyms");
+        Some(Self { mac: keyed(&mac.finalize().into_bytes())?, is_readable: false })
     }
 
-    /// How a partition key is shown.
-    pub fn label(&self, partition_key: &[u8]) -> Label {
-        let Self::Pseudonyms(mac) = self else { return partition_key.to_vec() };
-        let mut mac = mac.clone();
+    /// As they are.
+    #[must_use]
+    pub fn readable(self) -> Self {
+        Self { is_readable: true, ..self }
+    }
+
+    /// Whether keys are shown as they are.
+    pub const fn is_readable(&self) -> bool {
+        self.is_readable
+    }
+
+    /// The pseudonym of a partition key.
+    pub fn pseudonym(&self, partition_key: &[u8]) -> Label {
+        let mut mac = self.mac.clone();
         mac.update(partition_key);
         let digest = mac.finalize().into_bytes();
         hex(digest.get(..8).unwrap_or(&digest)).into_bytes()
@@ -88,28 +98,50 @@ pub struct Recorder {
     /// What is not written yet, by the beginning of its bucket.
     unsaved: BTreeMap<Timestamp, Record>,
     unsaved_since: Option<Timestamp>,
+    /// Whether that is in the rows that are being written.
+    is_staged: bool,
+    /// The policies whose keys are watched: the first that were seen.
+    watched: Vec<String>,
     /// Counts since this recorder began.
-    totals: Totals,
+    totals: ByPolicy,
     /// The totals of those before it, once they were read.
-    earlier: Option<Totals>,
+    earlier: Option<ByPolicy>,
     /// Charges that were given back: as many of the next ones are not counted, so that totals never go down.
     owed: BTreeMap<String, u64>,
-    /// Until where each level but the finest is complete.
-    complete: Vec<Timestamp>,
+    /// Numbers of the tallies that came last: one that comes again was counted already.
+    seen: VecDeque<u64>,
+    /// How far the bucket of each coarser level is added up, and when to go on with that.
+    sums: Vec<Option<RunningSum>>,
+    go_on_at: Option<Timestamp>,
+}
+
+/// A coarser bucket on its way: what is in it so far.
+#[derive(Clone, Debug, Default)]
+pub struct RunningSum {
+    /// Where it begins.
+    pub start: Timestamp,
+    /// Everything before this is in it.
+    pub until: Timestamp,
+    /// What happened.
+    pub record: Record,
 }
 
 impl Recorder {
     /// A recorder that has seen nothing.
     pub fn new(recording: Recording) -> Self {
-        let complete = vec![Timestamp::default(); recording.rollups.levels().len()];
+        let sums = vec![None; recording.rollups.levels().len()];
         Self {
             recording,
             unsaved: BTreeMap::new(),
             unsaved_since: None,
-            totals: Totals::new(),
+            is_staged: true,
+            watched: Vec::new(),
+            totals: ByPolicy::new(),
             earlier: None,
             owed: BTreeMap::new(),
-            complete,
+            seen: VecDeque::new(),
+            sums,
+            go_on_at: None,
         }
     }
 
@@ -123,35 +155,51 @@ impl Recorder {
         if outcome == Outcome::Allowed && self.pays_debt(policy) {
             return;
         }
-        let (label, capacity) = (self.recording.labels.label(partition_key), self.recording.capacity);
-        if self.bucket(now).add(policy, &label, outcome, capacity) {
-            self.count(policy, &Counts::one(outcome));
+        if self.add(now, policy, &Counts::one(outcome)) && self.watches(policy) {
+            let pseudonym = self.recording.labels.pseudonym(partition_key);
+            let (is_readable, capacity) = (self.recording.labels.is_readable(), self.recording.capacity);
+            if let Some(watched) = self.bucket(now).watch(policy) {
+                watched.top.add(if is_readable { partition_key } else { &pseudonym }, outcome, capacity);
+                // Always by the pseudonym, so that the number does not change with how keys are shown.
+                watched.distinct.add(&pseudonym);
+            }
         }
     }
 
-    /// Counts decisions that were made elsewhere.
-    pub fn record_counts(&mut self, now: Timestamp, policy: &str, outcome: Outcome, count: u64) {
-        let mut counts = Counts::default();
-        counts.add(outcome, count);
-        if self.bucket(now).add_counts(policy, &counts) {
-            self.count(policy, &counts);
+    fn watches(&mut self, policy: &str) -> bool {
+        let is_known = self.watched.iter().any(|known| known == policy);
+        if !is_known && self.watched.len() < MAX_WATCHED {
+            self.watched.push(policy.to_owned());
+            return true;
         }
+        is_known
+    }
+
+    /// Counts decisions that were made elsewhere, unless they came before under the same number; 0 is none.
+    pub fn record_tallies<'a>(
+        &mut self,
+        now: Timestamp,
+        number: u64,
+        tallies: impl Iterator<Item = (Cow<'a, str>, Counts)>,
+    ) {
+        if number > 0 {
+            if self.seen.contains(&number) {
+                return;
+            }
+            if self.seen.len() >= MAX_SEEN {
+                self.seen.pop_front();
+            }
+            self.seen.push_back(number);
+        }
+        tallies.for_each(|(policy, counts)| {
+            self.add(now, &policy, &counts);
+        });
     }
 
     /// Notes that a request which was let through was refused by another policy in the end.
     pub fn take_back(&mut self, policy: &str) {
         let owed = self.owed.entry(policy.to_owned()).or_default();
         *owed = owed.saturating_add(1);
-    }
-
-    fn count(&mut self, policy: &str, counts: &Counts) {
-        // Names are looked up far more often than they are new.
-        match self.totals.get_mut(policy) {
-            Some(total) => total.merge(counts),
-            None => {
-                self.totals.insert(policy.to_owned(), *counts);
-            }
-        }
     }
 
     fn pays_debt(&mut self, policy: &str) -> bool {
@@ -163,6 +211,20 @@ impl Recorder {
                 true
             }
         }
+    }
+
+    fn add(&mut self, now: Timestamp, policy: &str, counts: &Counts) -> bool {
+        if !takes(&self.totals, policy) || !self.bucket(now).add(policy, counts) {
+            return false;
+        }
+        // Names are looked up far more often than they are new.
+        match self.totals.get_mut(policy) {
+            Some(total) => total.merge(counts),
+            None => {
+                self.totals.insert(policy.to_owned(), *counts);
+            }
+        }
+        true
     }
 
     fn bucket(&mut self, now: Timestamp) -> &mut Record {
@@ -180,54 +242,79 @@ impl Recorder {
     }
 
     /// When that should be written.
-    pub fn due(&self) -> Option<Timestamp> {
+    pub fn save_at(&self) -> Option<Timestamp> {
         self.unsaved_since.map(|since| since.saturating_add(self.recording.flush))
     }
 
-    /// Notes that it was written.
+    /// When there is something to do: to write, or to go on adding up.
+    pub fn due(&self) -> Option<Timestamp> {
+        [self.save_at(), self.go_on_at].into_iter().flatten().min()
+    }
+
+    /// Notes whether it is in the rows that are being written.
+    pub const fn set_staged(&mut self, is_staged: bool) {
+        self.is_staged = is_staged;
+    }
+
+    /// Notes that those rows were written.
     pub fn saved(&mut self) {
-        self.unsaved.clear();
-        self.unsaved_since = None;
+        if self.is_staged {
+            self.unsaved.clear();
+            self.unsaved_since = None;
+        }
     }
 
     /// Notes that it could not be written: it is tried again one flush later, and what is stored is looked at anew.
     pub fn not_saved(&mut self, now: Timestamp) {
         self.unsaved_since = self.unsaved_since.map(|_| now);
-        self.complete.iter_mut().for_each(|until| *until = Timestamp::default());
+        self.go_on_at = None;
+        self.sums.iter_mut().for_each(|sum| *sum = None);
+    }
+
+    /// Sets when to go on adding up: never, when there is nothing left.
+    pub const fn go_on_at(&mut self, at: Option<Timestamp>) {
+        self.go_on_at = at;
+    }
+
+    /// The bucket of the level with that number that is being added up.
+    pub fn sum(&self, level: usize) -> Option<&RunningSum> {
+        self.sums.get(level)?.as_ref()
+    }
+
+    /// Takes it, to go on with it and put it back.
+    pub fn take_sum(&mut self, level: usize) -> Option<RunningSum> {
+        self.sums.get_mut(level)?.take()
+    }
+
+    /// Puts it back.
+    pub fn put_sum(&mut self, level: usize, sum: RunningSum) {
+        if let Some(slot) = self.sums.get_mut(level) {
+            *slot = Some(sum);
+        }
     }
 
     /// The totals of all recorders before this one, when they are known.
-    pub const fn earlier_totals(&self) -> Option<&Totals> {
+    pub const fn earlier_totals(&self) -> Option<&ByPolicy> {
         self.earlier.as_ref()
     }
 
     /// Sets the totals of all recorders before this one.
-    pub fn set_earlier_totals(&mut self, totals: Totals) {
+    pub fn set_earlier_totals(&mut self, totals: ByPolicy) {
         self.earlier = Some(totals);
     }
 
     /// All decisions ever, by policy.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> ByPolicy {
         let mut totals = self.earlier.clone().unwrap_or_default();
         for (policy, counts) in &self.totals {
-            totals.entry(policy.clone()).or_default().merge(counts);
+            if takes(&totals, policy) {
+                totals.entry(policy.clone()).or_default().merge(counts);
+            }
         }
         totals
     }
 
-    /// Until where the level with that number is complete.
-    pub fn complete_until(&self, level: usize) -> Timestamp {
-        self.complete.get(level).copied().unwrap_or_default()
-    }
-
-    /// Notes that the level with that number is complete until then.
-    pub fn set_complete(&mut self, level: usize, until: Timestamp) {
-        if let Some(complete) = self.complete.get_mut(level) {
-            *complete = until;
-        }
-    }
-
-    /// The levels from the finest to that of `step`, and its number.
+    /// The levels from the finest to that of `step`, if there is one of it.
     pub fn levels_up_to(&self, step: Duration) -> Option<&[Rollup]> {
         let levels = self.recording.rollups.levels();
         let at = levels.iter().position(|level| level.step() == step)?;
@@ -244,7 +331,7 @@ mod tests {
             rollups: Rollups::default(),
             capacity: 10,
             flush: Duration::from_secs(10),
-            labels: Labels::pseudonyms(b"secret"),
+            labels: Labels::pseudonyms(b"secret").unwrap(),
         })
     }
 
@@ -255,13 +342,13 @@ mod tests {
     #[test]
     fn pseudonyms_hold_still_and_hide_the_key() {
         let label = |secret: &str, key: &str| {
-            String::from_utf8(Labels::pseudonyms(secret.as_bytes()).label(key.as_bytes())).unwrap()
+            let labels = Labels::pseudonyms(secret.as_bytes()).unwrap();
+            String::from_utf8(labels.pseudonym(key.as_bytes())).unwrap()
         };
         assert_eq!(label("a", "ip:198.18.0.1"), label("a", "ip:198.18.0.1"));
         assert_ne!(label("a", "ip:198.18.0.1"), label("b", "ip:198.18.0.1"));
         assert_ne!(label("a", "ip:198.18.0.1"), label("a", "ip:198.18.0.2"));
         assert_eq!(label("a", "").len(), 16);
-        assert_eq!(Labels::Readable.label(b"k"), b"k");
     }
 
     #[test]
@@ -284,7 +371,10 @@ mod tests {
         assert_eq!(recorder.due(), None);
         recorder.record(at(5000), "p", b"k", Outcome::Allowed);
         recorder.record(at(9000), "p", b"k", Outcome::Allowed);
-        recorder.record_counts(at(11_000), "q", Outcome::Degraded, 3);
+        for _ in 0..2 {
+            let three = [("q", Counts::one(Outcome::Degraded)); 3].map(|(policy, counts)| (policy.into(), counts));
+            recorder.record_tallies(at(11_000), 7, three.into_iter());
+        }
         assert_eq!(recorder.due(), Some(at(15_000)));
         assert_eq!(recorder.unsaved().keys().copied().collect::<Vec<_>>(), [at(0), at(10_000)]);
         recorder.saved();

@@ -26,6 +26,9 @@ pub struct Top {
     lightest: u64,
     #[serde(skip)]
     cursor: usize,
+    /// What other streams may have counted of a key that they did not watch.
+    #[serde(skip)]
+    debt: u64,
 }
 
 /// What is known of one key.
@@ -34,14 +37,10 @@ pub struct Entry {
     /// Its counts since it is watched: none of them is too high.
     pub counts: Counts,
     /// What it may have been counted before that, at most.
-    pub error: u64,
-}
-
-impl Entry {
-    /// The most that the key can have been counted.
-    pub fn at_most(&self) -> u64 {
-        self.counts.total().saturating_add(self.error)
-    }
+    error: u64,
+    /// The part of its owner's debt that it does not owe: see [`Top::merge`].
+    #[serde(skip)]
+    settled: u64,
 }
 
 impl Default for Top {
@@ -51,6 +50,7 @@ impl Default for Top {
             entries: IndexMap::with_hasher(foldhash::quality::FixedState::default()),
             lightest: 0,
             cursor: 0,
+            debt: 0,
         }
     }
 }
@@ -64,7 +64,7 @@ impl Top {
         if self.entries.len() >= capacity {
             self.forget_lightest();
         }
-        let mut entry = Entry { counts: Counts::default(), error: self.missed };
+        let mut entry = Entry { counts: Counts::default(), error: self.missed, settled: self.debt };
         entry.counts.add(outcome, 1);
         self.entries.insert(label.to_vec(), entry);
     }
@@ -72,54 +72,88 @@ impl Top {
     /// Makes room for one more. The cursor goes once around before it must look for a new lightest weight, so this takes
     /// constant time on average.
     fn forget_lightest(&mut self) {
-        let light =
-            |top: &Self| top.entries.get_index(top.cursor).is_some_and(|(_, entry)| entry.at_most() <= top.lightest);
-        while self.cursor < self.entries.len() && !light(self) {
+        let is_light = |top: &Self, entry: &Entry| top.at_most(entry) <= top.lightest;
+        while self.entries.get_index(self.cursor).is_some_and(|(_, entry)| !is_light(self, entry)) {
             self.cursor = self.cursor.saturating_add(1);
         }
         if self.cursor >= self.entries.len() {
-            self.lightest = self.entries.values().map(Entry::at_most).min().unwrap_or(0);
-            self.cursor = self.entries.values().position(|entry| entry.at_most() <= self.lightest).unwrap_or(0);
+            self.lightest = self.entries.values().map(|entry| self.at_most(entry)).min().unwrap_or(0);
+            self.cursor = self.entries.values().position(|entry| is_light(self, entry)).unwrap_or(0);
         }
         if let Some((_, entry)) = self.entries.swap_remove_index(self.cursor) {
-            self.missed = self.missed.max(entry.at_most());
+            self.missed = self.missed.max(self.at_most(&entry));
         }
     }
 
-    /// Adds the counts of another stream.
+    /// By how much the counts of an entry may be too low.
+    pub const fn error(&self, entry: &Entry) -> u64 {
+        entry.error.saturating_add(self.debt.saturating_sub(entry.settled))
+    }
+
+    /// The most that the key of an entry can have been counted.
+    fn at_most(&self, entry: &Entry) -> u64 {
+        entry.counts.total().saturating_add(self.error(entry))
+    }
+
+    /// Adds the counts of another stream. It takes time by the size of the other one alone: what the other one may have
+    /// missed is a debt of all entries, and those that are in both do not owe it.
     pub fn merge(&mut self, other: &Self, capacity: usize) {
-        for (label, entry) in &mut self.entries {
-            if !other.entries.contains_key(label) {
-                entry.error = entry.error.saturating_add(other.missed);
+        let (missed, debt) = (self.missed, self.debt);
+        for (label, theirs) in &other.entries {
+            let error = other.error(theirs);
+            match self.entries.get_mut(label) {
+                Some(mine) => {
+                    mine.counts.merge(&theirs.counts);
+                    mine.error = mine.error.saturating_add(error);
+                    mine.settled = mine.settled.saturating_add(other.missed);
+                }
+                None => {
+                    let error = missed.saturating_add(error);
+                    let entry = Entry { counts: theirs.counts, error, settled: debt.saturating_add(other.missed) };
+                    self.entries.insert(label.clone(), entry);
+                }
             }
         }
-        for (label, entry) in &other.entries {
-            let missed = self.missed;
-            let mine = self.entries.entry(label.clone()).or_insert(Entry { counts: Counts::default(), error: missed });
-            mine.counts.merge(&entry.counts);
-            mine.error = mine.error.saturating_add(entry.error);
-        }
-        self.missed = self.missed.saturating_add(other.missed);
+        self.debt = debt.saturating_add(other.missed);
+        self.missed = missed.saturating_add(other.missed);
         (self.lightest, self.cursor) = (0, 0);
-        self.shrink(capacity);
+        // Not at once: each time it is looked through whole.
+        if self.entries.len() > capacity.saturating_mul(2) {
+            self.shrink(capacity);
+        }
     }
 
     /// Watches no more than `capacity` keys from now on: the heaviest.
     pub fn shrink(&mut self, capacity: usize) {
+        let debt = std::mem::take(&mut self.debt);
+        for entry in self.entries.values_mut() {
+            entry.error = entry.error.saturating_add(debt.saturating_sub(std::mem::take(&mut entry.settled)));
+        }
         let Some(over) = self.entries.len().checked_sub(capacity).filter(|over| *over > 0) else { return };
-        let weights = self.entries.iter().map(|(label, entry)| (Reverse(entry.at_most()), label.clone()));
+        let weights = self.entries.iter().map(|(label, entry)| (Reverse(self.at_most(entry)), label.clone()));
         for (Reverse(weight), label) in first(weights, over) {
             self.entries.swap_remove(&label);
             self.missed = self.missed.max(weight);
         }
     }
 
-    /// The `most` keys with the highest counts of `outcome`, or of all outcomes; the heaviest first, equals by name.
-    pub fn heaviest(&self, outcome: Option<Outcome>, most: usize) -> Vec<(&Label, &Entry)> {
-        let weight = |entry: &Entry| outcome.map_or_else(|| entry.counts.total(), |outcome| entry.counts.of(outcome));
-        let weights = self.entries.iter().map(|(label, entry)| (weight(entry), Reverse(label)));
-        let heaviest = first(weights.filter(|(weight, _)| *weight > 0), most);
-        heaviest.into_iter().filter_map(|(_, Reverse(label))| Some((label, self.entries.get(label)?))).collect()
+    /// The same under other names; keys that come to the same name are one.
+    pub fn rename(&mut self, name: impl Fn(&[u8]) -> Label) {
+        self.shrink(usize::MAX);
+        let mut renamed = Self { missed: self.missed, ..Self::default() };
+        for (label, entry) in &self.entries {
+            let same = renamed.entries.entry(name(label)).or_default();
+            same.counts.merge(&entry.counts);
+            same.error = same.error.saturating_add(entry.error);
+        }
+        *self = renamed;
+    }
+
+    /// The keys that have any count of `outcomes`, each with the sum of these.
+    pub fn weights<'a>(&'a self, outcomes: &'a [Outcome]) -> impl Iterator<Item = (u64, &'a Label, &'a Entry)> {
+        let weight =
+            |entry: &Entry| outcomes.iter().fold(0, |sum: u64, outcome| sum.saturating_add(entry.counts.of(*outcome)));
+        self.entries.iter().map(move |(label, entry)| (weight(entry), label, entry)).filter(|(weight, ..)| *weight > 0)
     }
 }
 
@@ -162,13 +196,14 @@ mod tests {
                 let mut top = Top::default();
                 add_all(&mut top, part, capacity);
                 merged.merge(&top, capacity);
+                merged.shrink(capacity);
                 part.iter().for_each(|key| *exact.entry(*key).or_default() += 1);
             }
             let total: u64 = exact.values().sum();
             for (key, count) in &exact {
                 match merged.entries.get(&[*key][..]) {
                     Some(entry) => {
-                        prop_assert!(entry.counts.total() <= *count && *count <= entry.at_most(), "{key}: {count}, {entry:?}");
+                        prop_assert!(entry.counts.total() <= *count && *count <= merged.at_most(entry), "{key}: {count}, {entry:?}");
                     }
                     None => prop_assert!(*count <= merged.missed, "{key} is missing with {count}"),
                 }
@@ -182,9 +217,11 @@ mod tests {
     fn within_its_capacity_it_is_exact() {
         let mut top = Top::default();
         add_all(&mut top, b"aabccc", 3);
-        let names: Vec<_> =
-            top.heaviest(None, 2).iter().map(|(label, entry)| (label[0], entry.counts.total())).collect();
-        assert_eq!(names, [(b'c', 3), (b'a', 2)]);
-        assert!(top.heaviest(Some(Outcome::Denied), 5).is_empty());
+        let heaviest =
+            |top: &Top, most| first(top.weights(&Outcome::ALL).map(|(weight, label, _)| (weight, label[0])), most);
+        assert_eq!(heaviest(&top, 2), [(3, b'c'), (2, b'a')]);
+        assert_eq!(top.weights(&[Outcome::Denied]).count(), 0);
+        top.rename(|label| if label == b"a" { b"c".to_vec() } else { label.to_vec() });
+        assert_eq!(heaviest(&top, 1), [(5, b'c')]);
     }
 }

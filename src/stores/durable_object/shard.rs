@@ -1,7 +1,10 @@
 //! One shard: a keyspace over stored rows, its lock waiters, and when what is written.
 
 use crate::engine::command::{Bytes, Command, LockRequest};
-use crate::engine::keyspace::{Bounds, Changes, Keyspace, Rows};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::engine::keyspace::{Bounds, Changes, Keyspace, Rows, SharedRows};
 use crate::engine::reply::Reply;
 use crate::engine::resp::{Argv, decode_batch, encode_replies};
 use crate::rules::series::recorder::Recorder;
@@ -25,9 +28,9 @@ pub enum Durability {
 }
 
 /// The brain of a Durable Object.
-#[derive(Debug)]
 pub struct Shard<R: StoredRows> {
-    keyspace: Keyspace<R>,
+    keyspace: Keyspace<SharedRows>,
+    rows: Rc<RefCell<R>>,
     /// How late relaxed changes may be written.
     flush_after: Duration,
     /// When the first change was made that is not written yet.
@@ -43,10 +46,13 @@ pub enum LockAnswer {
     Queued,
 }
 
-impl<R: StoredRows> Shard<R> {
+impl<R: StoredRows + 'static> Shard<R> {
     /// A shard over `rows`.
     pub fn new(rows: R, bounds: Bounds, seed: u64) -> Self {
-        Self { keyspace: Keyspace::new(rows, bounds, seed), flush_after: Duration::from_secs(1), changed_at: None }
+        let rows = Rc::new(RefCell::new(rows));
+        let shared: SharedRows = rows.clone();
+        let keyspace = Keyspace::new(shared, bounds, seed);
+        Self { keyspace, rows, flush_after: Duration::from_secs(1), changed_at: None }
     }
 
     /// With another time after which relaxed changes are written.
@@ -160,7 +166,7 @@ impl<R: StoredRows> Shard<R> {
             return Ok(0);
         }
         let changes = self.keyspace.take_changes();
-        let written = self.keyspace.rows_mut().commit(&changes);
+        let written = self.rows.borrow_mut().commit(&changes);
         if written.is_err() {
             self.keyspace.forget_changes(&changes);
         }
@@ -170,15 +176,19 @@ impl<R: StoredRows> Shard<R> {
     /// Writes what is due at `now`: changes, and what was recorded with them.
     pub fn flush_due(&mut self, now: Timestamp) -> Result<usize, Error> {
         if self.keyspace.records_due().is_some_and(|due| due <= now) {
-            return self.flush_all(now);
+            return self.flush_records(now, false);
         }
         self.flush()
     }
 
     /// Writes everything, what was recorded of policies too.
     pub fn flush_all(&mut self, now: Timestamp) -> Result<usize, Error> {
-        // Where there is no room, what was recorded waits, and the counters are written all the same.
-        let staged = self.keyspace.stage_records(now);
+        self.flush_records(now, true)
+    }
+
+    fn flush_records(&mut self, now: Timestamp, all: bool) -> Result<usize, Error> {
+        // Where that fails, what was recorded waits, and the counters are written all the same.
+        let staged = self.keyspace.stage_records(now, all);
         let written = self.flush();
         self.keyspace.settle_records(now, staged.is_ok() && written.is_ok());
         written
@@ -188,11 +198,11 @@ impl<R: StoredRows> Shard<R> {
     pub fn clean_up(&mut self, now: Timestamp) -> Result<Option<Timestamp>, Error> {
         self.flush_all(now)?;
         let left = self.keyspace.reclaim(now)?;
-        Ok((left.keys > 0).then(|| self.keyspace.next_expiry()))
+        Ok(self.keyspace.next_expiry().or_else(|| (left.keys > 0).then_some(now)))
     }
 
     /// The keyspace, for tests and tools.
-    pub const fn keyspace(&self) -> &Keyspace<R> {
+    pub const fn keyspace(&self) -> &Keyspace<SharedRows> {
         &self.keyspace
     }
 }

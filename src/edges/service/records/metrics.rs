@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use super::answer::{Found, Row};
 use crate::edges::exchange::Response;
+use crate::engine::accept::{self as types, names};
 use crate::engine::headers::Body;
 use crate::rules::series::record::Outcome;
 
@@ -14,8 +15,7 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) fn respond(found: &Found, shards: usize, accept: &str) -> Response {
-    // A scraper that knows OpenMetrics asks for it by name.
-    let is_open = accept.contains("application/openmetrics-text");
+    let is_open = names(accept, types::OPENMETRICS);
     let text = Text::new(is_open).write(found, shards);
     Response::new(200, Body { media_type: if is_open { OPENMETRICS } else { PLAIN }, text })
 }

@@ -73,12 +73,10 @@ fn command(endpoint: Endpoint, query: &Query) -> Command {
         Endpoint::Series => Command::Series(window()),
         Endpoint::Distinct => Command::Distinct(window()),
         Endpoint::Metrics => Command::Totals,
+        // Of several policies, and not of all, each shard's heaviest may be another one's.
         Endpoint::Top => Command::Top {
-            most: query.limit,
-            outcome: match query.outcomes.as_slice() {
-                [one] => Some(*one),
-                _ => None,
-            },
+            most: if query.policies.len() > 1 { query::MAX_LIMIT } else { query.limit },
+            outcomes: query.outcomes.clone(),
             window: window(),
         },
     }

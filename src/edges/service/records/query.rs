@@ -4,6 +4,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::{Endpoint, all_if_none};
+use crate::engine::keyspace::MAX_BUCKETS;
 use crate::engine::policy::Config;
 use crate::rules::series::record::Outcome;
 use crate::rules::series::rollup::{Range, Rollup, Rollups};
@@ -14,8 +15,12 @@ use crate::values::units::parse_span;
 /// The most points of all series together.
 pub(super) const MAX_POINTS: usize = 50_000;
 
+/// The most buckets that are read with all of their keys, unless a rollup is asked for by name: a shard's requests wait
+/// while it reads.
+const MAX_READ: usize = 61;
+
 /// The most keys of a top.
-const MAX_LIMIT: usize = 1000;
+pub(super) const MAX_LIMIT: usize = 1000;
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,19 +107,25 @@ impl Query {
             return Err(Error::invalid("since", "a time that is over and not after until"));
         }
         let rollups = config.series.rollups();
-        let level = level(rollups, fields.rollup.as_deref(), since, now)?;
-        // What is older than the coarsest level keeps is not zero but unknown.
-        let kept = level.retention().as_millis();
-        let oldest = Timestamp::from_millis(now.floor_to(level.step()).as_millis().saturating_sub(kept));
-        let range = Range { start: since.max(oldest), end: until.max(oldest) };
         let known: Vec<_> = config.policies.iter().map(|policy| policy.name.as_str().to_owned()).collect();
         let outcomes = all_if_none(fields.outcomes);
         let policies = if fields.policies.is_empty() { known.len() } else { fields.policies.len() };
-        let lines = match endpoint {
-            Endpoint::Series => policies.max(1).saturating_mul(outcomes.len()),
-            _ => 1,
+        let (lines, most) = match endpoint {
+            Endpoint::Series => (policies.max(1).saturating_mul(outcomes.len()), MAX_POINTS),
+            // Each of its buckets is read with all of its keys.
+            _ => (1, MAX_READ),
         };
-        let buckets = rollups.buckets(level, range, lines, MAX_POINTS)?;
+        let fits = |level: &Rollup| rollups.buckets(*level, Range { start: since, end: until }, lines, most).is_ok();
+        let level = level(rollups, fields.rollup.as_deref(), since, now, fits)?;
+        // What is older than the level keeps is not zero but unknown.
+        let kept = level.retention().as_millis();
+        let oldest = Timestamp::from_millis(now.floor_to(level.step()).as_millis().saturating_sub(kept));
+        if until < oldest {
+            let oldest = oldest.as_millis();
+            return Err(Error::invalid("until", format_args!("{oldest} or later, nothing older is kept")));
+        }
+        let range = Range { start: since.max(oldest), end: until };
+        let buckets = rollups.buckets(level, range, lines, MAX_POINTS.min(MAX_BUCKETS.saturating_mul(lines)))?;
         let limit = fields.limit.as_deref().map_or(Ok(10), read_limit)?;
         Ok(Self { range, level, buckets, policies: fields.policies, known, outcomes, limit })
     }
@@ -130,12 +141,21 @@ fn read_limit(text: &str) -> Result<usize, Error> {
     limit.ok_or_else(|| Error::invalid("limit", format_args!("1 to {MAX_LIMIT}, got {text:?}")))
 }
 
-/// The level of that step, if it still holds the beginning; or the finest one that does.
-fn level(rollups: &Rollups, step: Option<&str>, since: Timestamp, now: Timestamp) -> Result<Rollup, Error> {
+/// The level of that step, if it still holds the beginning; or the finest one that does and that fits, or else holds it.
+fn level(
+    rollups: &Rollups,
+    step: Option<&str>,
+    since: Timestamp,
+    now: Timestamp,
+    fits: impl Fn(&Rollup) -> bool,
+) -> Result<Rollup, Error> {
     // The record keeps one bucket more than a level has, so that all of a level can be asked with both ends in it.
     let holds = |level: &&Rollup| level.is_live(since.saturating_add(level.step()), now);
     let live = rollups.levels().iter().find(holds).copied().unwrap_or(rollups.coarsest());
-    let Some(text) = step else { return Ok(live) };
+    let Some(text) = step else {
+        let fitting = rollups.levels().iter().find(|level| level.step() >= live.step() && fits(level));
+        return Ok(fitting.copied().unwrap_or(rollups.coarsest()));
+    };
     let step =
         parse_span(text).ok_or_else(|| Error::invalid("rollup", format_args!("a step such as 10s, got {text:?}")))?;
     let level = rollups.of_step(step)?;
@@ -189,6 +209,7 @@ mod tests {
             ("since=1699999200000&until=1699999200000", 1_699_999_200_000, 1_699_999_200_000, 10, 1),
             ("since=-1h&until=2040-01-01T00:00:00Z&rollup=1h", 1_699_996_405_500, NOW.as_millis(), 3600, 2),
             ("since=1970-01-01T00:00:00Z", 1_692_144_000_000, NOW.as_millis(), 86_400, 91),
+            ("since=-90d&until=-89d", 1_692_224_005_500, 1_692_310_405_500, 86_400, 2),
         ] {
             let read = read(query).unwrap_or_else(|error| panic!("{query}: {error}"));
             let found =
@@ -211,6 +232,7 @@ mod tests {
             ("since=2040-01-01T00:00:00Z", "since: expected a time that is over"),
             ("since=-1h&since=-2h", "since: expected the query parameter once"),
             ("sincee=-1h", "sincee: expected no such query parameter here"),
+            ("since=-200d&until=-150d", "until: expected 1692144000000 or later, nothing older is kept"),
             ("limit=5", "limit: expected no such query parameter here"),
             ("outcome=lost", "outcome: expected \"allowed\", \"denied\" or \"degraded\", got \"lost\""),
             ("rollup=20s", "rollup: expected one of 10000, 3600000, 86400000 ms, got 20000 ms"),
