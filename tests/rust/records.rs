@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tollgate::resp::{decode_replies, encode_batch};
 use tollgate::{
-    Bounds, Command, Durability, Duration, Labels, Outcome, Recorder, Recording, Reply, Rollups, Shard, Timestamp,
-    Window,
+    Bounds, Changes, Command, Durability, Duration, Labels, Outcome, Recorder, Recording, Reply, Rollups, Row, Shard,
+    StoredRows, Timestamp, Value, Window,
 };
 
 use crate::support::disk::Disk;
@@ -422,4 +422,25 @@ fn a_clock_that_was_ahead_for_once_neither_hides_what_follows_nor_takes_totals_b
     }
     object.clock.set(MIDNIGHT + 100 * SECOND);
     assert_eq!(sum(&object.series("p", 10 * SECOND, MIDNIGHT, MIDNIGHT + 99 * SECOND))[0], 90, "also the finest level");
+}
+
+#[test]
+fn a_stored_bucket_that_cannot_be_read_is_passed_over() {
+    let mut object = Object::new(MIDNIGHT + 30 * SECOND);
+    object.take("p", "ip:1", 5);
+    object.save();
+    let expires = Some(Timestamp::from_millis(MIDNIGHT + DAY));
+    let junk = |level: &str, index: u64| {
+        let key = format!("\0record:{level}:{index:020}").into_bytes();
+        (key, Some(Row { value: Value::Record(b"\x07junk".to_vec()), expires }))
+    };
+    let rows = [junk("10", MIDNIGHT / 10_000), junk("10", MIDNIGHT / 10_000 + 400), junk("3600", MIDNIGHT / HOUR + 5)];
+    object.disk.clone().commit(&Changes { rows: rows.to_vec(), fencing: None }).unwrap();
+    object.lose_memory();
+    for hours in [2, 30, 60] {
+        object.clock.set(MIDNIGHT + hours * HOUR);
+        object.save();
+    }
+    let now = object.clock.now().as_millis();
+    assert_eq!(sum(&object.series("p", DAY, MIDNIGHT, now)), [1, 0, 0]);
 }
