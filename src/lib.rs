@@ -27,19 +27,20 @@ pub mod values;
 
 pub use engine::address::client_network;
 pub use engine::command::{
-    Bytes, Command, Existence, ExpireAt, ExpireCondition, LockRequest, SetExpiry, Tally, TimeUnit, Window,
+    Bytes, Charge, Command, Existence, ExpireAt, ExpireCondition, LockRequest, SetExpiry, Take, Tally, TimeUnit, Window,
 };
 pub use engine::keyspace::{Bounds, Changes, Keyspace, NoRows, Reclaimed, Rows, Turn, Usage};
 pub use engine::path::normal_path;
 pub use engine::policy::{Config, Policy};
 pub use engine::reply::{CommandError, Reply};
 pub use engine::resp;
-pub use engine::row::{Fields, Holder, Row, Value, decode as decode_row, encode as encode_row};
+pub use engine::row::{Fields, Holder, Metered, Row, Value, decode as decode_row, encode as encode_row};
 pub use facades::counters::{Counters, Increment, Partial, Series};
 pub use facades::limiter::{MemcacheMode, incr_and_check_limit, incr_and_check_limit_memcache};
 pub use facades::lock::{Held, LockOptions, Locks};
 pub use facades::runtime::Runtime;
-pub use rules::limit::{Algorithm, Decision, Limit, Next, State as LimitState};
+pub use rules::limit::standing::{Escalation, Standing};
+pub use rules::limit::{Algorithm, Ask, Decision, Limit, Next, State as LimitState};
 pub use rules::series::hyperloglog::HyperLogLog;
 pub use rules::series::layout::{Id, Layout, Model, Place};
 pub use rules::series::record::{Counts, Outcome};

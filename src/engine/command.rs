@@ -1,6 +1,7 @@
 //! The commands: the part of Redis that the job needs, and the operations a script would do there.
 
 use crate::rules::limit::Limit;
+use crate::rules::limit::standing::Escalation;
 use crate::rules::series::record::Outcome;
 use crate::values::time::{Duration, Timestamp};
 
@@ -137,27 +138,13 @@ pub enum Command {
         /// What is added to it.
         sources: Vec<Bytes>,
     },
-    /// `TG.TAKE [RECORD] cost key algorithm quota window_ms [key algorithm quota window_ms ...]`: charge all of the
-    /// limits or none. An array for each: allowed (1 or 0), remaining, reset at (ms), retry after (ms, nil when allowed),
-    /// more at (ms).
-    Take {
-        /// Quota units; 0 peeks.
-        cost: u64,
-        /// The limits, each under its own key.
-        limits: Vec<(Bytes, Limit)>,
-        /// Record the decision of each limit whose key is a policy's: allowed when all were charged, denied where it
-        /// refused.
-        record: bool,
-    },
+    /// `TG.TAKE [RECORD] [PARTIAL] [TOKEN token] [SHADOW index]... [ESCALATE index after block_ms factor longest_ms
+    /// forget_ms]... costs (key algorithm quota window_ms)...`: charge all of the limits or none. `costs` is one number for
+    /// all, or as many as there are limits, parted by commas. An array for each: allowed (1 or 0), remaining, reset at (ms),
+    /// retry after (ms, nil when allowed), more at (ms), granted, blocked (1 or 0).
+    Take(Take),
     /// `TG.PEEK`: what [`Command::Take`] would answer now. Nothing is charged.
-    Peek {
-        /// Quota units.
-        cost: u64,
-        /// The limits, each under its own key.
-        limits: Vec<(Bytes, Limit)>,
-        /// Record refusals: nothing will be taken after them.
-        record: bool,
-    },
+    Peek(Take),
     /// `TG.REFUND [RECORD] amount reset_at_ms key algorithm quota window_ms`: give back what a take charged. 1, or 0
     /// when that window is over or unknown.
     Refund {
@@ -172,6 +159,79 @@ pub enum Command {
         /// Take back that it was recorded as allowed.
         record: bool,
     },
+    /// `TG.SETTLE cost actual reset_at_ms key algorithm quota window_ms`: a take of `cost` turned out to have cost `actual`.
+    /// The difference is given back as by `TG.REFUND`, or charged as by `TG.PENALTY`. Answers as a take of one limit.
+    Settle {
+        /// What was charged.
+        cost: u64,
+        /// What it was.
+        actual: u64,
+        /// The `reset at` of the take.
+        reset_at_ms: u64,
+        /// The limit's key.
+        key: Bytes,
+        /// The limit.
+        limit: Limit,
+    },
+    /// `TG.PENALTY amount key algorithm quota window_ms`: charge it whether it fits or not, up to one quota beyond the quota.
+    /// Answers as a take of one limit.
+    Penalty {
+        /// Quota units.
+        amount: u64,
+        /// The limit's key.
+        key: Bytes,
+        /// The limit.
+        limit: Limit,
+    },
+    /// `TG.REWARD amount key algorithm quota window_ms`: give back of what is used now. Answers as a take of one limit.
+    Reward {
+        /// Quota units.
+        amount: u64,
+        /// The limit's key.
+        key: Bytes,
+        /// The limit.
+        limit: Limit,
+    },
+    /// `TG.RESET key [key ...]`: forget what limits know of these keys, blocks too. How many there were.
+    Reset(Vec<Bytes>),
+    /// `TG.BLOCK ms key [key ...]`: refuse these keys for so long, whatever their limits say; 0 lifts it. `OK`.
+    Block {
+        /// From now on.
+        span: Duration,
+        /// The limits' keys.
+        keys: Vec<Bytes>,
+    },
+    /// `TG.RELEASE [RECORD] token key [key ...]`: free the slots that are held under the token. How many keys had any.
+    Release {
+        /// The holder's token.
+        token: Bytes,
+        /// The limits' keys.
+        keys: Vec<Bytes>,
+        /// Take back that it was recorded as allowed.
+        record: bool,
+    },
+    /// `TG.EXTEND token (key algorithm quota window_ms)...`: hold the slots for another window from now. How many keys had
+    /// any.
+    Extend {
+        /// The holder's token.
+        token: Bytes,
+        /// The limits, each under its own key.
+        limits: Vec<(Bytes, Limit)>,
+    },
+    /// `TG.POLICY [known]`: the document of policies that is in force here: its version and its text, nil when the version is
+    /// the known one. Version 0 is none.
+    Policy {
+        /// The version that the caller has.
+        known: Option<u64>,
+    },
+    /// `TG.SETPOLICY expected document`: put a document in the place of version `expected`, or of any with `*`; an empty one
+    /// removes it. 1 and the new version, or 0 and the present one when that is not the expected.
+    SetPolicy {
+        /// The version that the caller has seen.
+        expected: Option<u64>,
+        /// The text.
+        document: Bytes,
+    },
     /// `TG.RECORD number policy outcome count [policy outcome count ...]`: record decisions that were made elsewhere,
     /// once for each number; 0 is none.
     Record {
@@ -181,10 +241,10 @@ pub enum Command {
         tallies: Vec<Tally>,
     },
     /// `TG.SERIES rollup_ms start_ms end_ms [policy]`: what was recorded here. An array for each bucket and policy with
-    /// any: the bucket's beginning (ms), the policy, allowed, denied, degraded.
+    /// any: the bucket's beginning (ms), the policy, allowed, denied, degraded, shadowed.
     Series(Window),
     /// `TG.TOP most outcomes rollup_ms start_ms end_ms [policy]`: the heaviest partition keys. An array for each:
-    /// policy, label, allowed, denied, degraded, and by how much these may be too low together.
+    /// policy, label, allowed, denied, degraded, shadowed, and by how much these may be too low together.
     Top {
         /// How many.
         most: usize,
@@ -196,8 +256,8 @@ pub enum Command {
     /// `TG.DISTINCT rollup_ms start_ms end_ms [policy]`: about how many partition keys each policy saw. An array for
     /// each policy: its name and the number.
     Distinct(Window),
-    /// `TG.TOTALS`: keys and bytes of this shard, then for each policy its name and all that was ever allowed, denied
-    /// and degraded. These never go down.
+    /// `TG.TOTALS`: keys and bytes of this shard, then for each policy its name and all that was ever allowed, denied,
+    /// degraded and shadowed. These never go down.
     Totals,
     /// `TG.LOCK key token ttl_ms [LABEL label] [WAIT wait_ms [POLL poll_ms]]`: acquire a lock.
     Lock(LockRequest),
@@ -219,6 +279,42 @@ pub enum Command {
     },
     /// `TG.LOCKINFO key`: label, fencing number, ms left and number of waiters; nil when nobody holds it.
     LockInfo(Bytes),
+}
+
+/// What is asked of several limits together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Take {
+    /// The limits, each under its own key.
+    pub charges: Vec<Charge>,
+    /// Record the decision of each limit whose key is a policy's: allowed when all were charged, denied where it refused,
+    /// shadowed where it would have.
+    pub record: bool,
+    /// Grant as much as all of them have, when that is not everything. All costs are the same then.
+    pub partial: bool,
+    /// Who holds the slots of concurrency limits.
+    pub token: Option<Bytes>,
+}
+
+/// What is asked of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// The limit's key.
+    pub key: Bytes,
+    /// The limit.
+    pub limit: Limit,
+    /// Quota units; 0 looks.
+    pub cost: u64,
+    /// Only say what it would do: it refuses nothing, and is charged when it would allow and the others do.
+    pub shadow: bool,
+    /// What repeated refusals lead to.
+    pub escalation: Option<Escalation>,
+}
+
+impl Charge {
+    /// A charge that is enforced and leads to no block.
+    pub const fn new(key: Bytes, limit: Limit, cost: u64) -> Self {
+        Self { key, limit, cost, shadow: false, escalation: None }
+    }
 }
 
 /// Decisions that were made elsewhere.
@@ -355,12 +451,18 @@ impl Command {
             | Self::Series(_)
             | Self::Top { .. }
             | Self::Distinct(_)
+            | Self::Policy { .. }
+            | Self::SetPolicy { .. }
             | Self::Totals => Vec::new(),
             Self::PfMerge { target, sources } => [target].into_iter().chain(sources).map(Vec::as_slice).collect(),
-            Self::Del(keys) | Self::Exists(keys) | Self::PfCount(keys) => keys.iter().map(Vec::as_slice).collect(),
-            Self::Take { limits, .. } | Self::Peek { limits, .. } => {
-                limits.iter().map(|(key, _)| key.as_slice()).collect()
-            }
+            Self::Del(keys)
+            | Self::Exists(keys)
+            | Self::PfCount(keys)
+            | Self::Reset(keys)
+            | Self::Block { keys, .. }
+            | Self::Release { keys, .. } => keys.iter().map(Vec::as_slice).collect(),
+            Self::Take(take) | Self::Peek(take) => take.charges.iter().map(|charge| charge.key.as_slice()).collect(),
+            Self::Extend { limits, .. } => limits.iter().map(|(key, _)| key.as_slice()).collect(),
             Self::Lock(LockRequest { key, .. })
             | Self::Get(key)
             | Self::Set { key, .. }
@@ -380,6 +482,9 @@ impl Command {
             | Self::HDel { key, .. }
             | Self::PfAdd { key, .. }
             | Self::Refund { key, .. }
+            | Self::Settle { key, .. }
+            | Self::Penalty { key, .. }
+            | Self::Reward { key, .. }
             | Self::Renew { key, .. }
             | Self::Unlock { key, .. }
             | Self::LockInfo(key) => vec![key],
@@ -387,9 +492,9 @@ impl Command {
     }
 
     /// Whether its effect must be on disk before the reply leaves, whatever the batch asks: a lock that a
-    /// crash forgets is two owners.
+    /// crash forgets is two owners, and a document of policies was said to be in force.
     pub const fn is_always_durable(&self) -> bool {
-        matches!(self, Self::Lock(_) | Self::Renew { .. } | Self::Unlock { .. })
+        matches!(self, Self::Lock(_) | Self::Renew { .. } | Self::Unlock { .. } | Self::SetPolicy { .. })
     }
 
     /// Whether it asks for a lock. Stores that cannot promise one refuse it.

@@ -3,7 +3,10 @@
 use indexmap::IndexMap;
 
 use crate::engine::command::Bytes;
-use crate::rules::limit::{State as LimitState, fixed_window, gcra, sliding_log, sliding_window, token_bucket};
+use crate::rules::limit::standing::Standing;
+use crate::rules::limit::{
+    State as LimitState, concurrency, fixed_window, gcra, sliding_log, sliding_window, token_bucket,
+};
 use crate::values::error::{Error, ErrorKind};
 use crate::values::time::{Duration, Timestamp};
 use crate::values::units::Rate;
@@ -19,11 +22,26 @@ pub enum Value {
     /// A hash.
     Hash(Fields),
     /// What a limit remembers.
-    Limit(LimitState),
+    Limit(Metered),
     /// A lock that somebody holds.
     Lock(Holder),
     /// What the gate has seen in a bucket of time: the stored form of a [`Stored`](crate::rules::series::record::Stored).
     Record(Bytes),
+}
+
+/// What a limit knows of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metered {
+    /// What was counted, if anything was.
+    pub state: Option<LimitState>,
+    /// Whether it is blocked or about to be, if so.
+    pub standing: Option<Standing>,
+}
+
+impl From<LimitState> for Metered {
+    fn from(state: LimitState) -> Self {
+        Self { state: Some(state), standing: None }
+    }
 }
 
 /// Who holds a lock.
@@ -57,15 +75,31 @@ impl Row {
         let value = match &self.value {
             Value::String(bytes) | Value::Record(bytes) => bytes.len(),
             Value::Hash(fields) => fields.iter().map(|(f, v)| field_weight(f, v)).sum(),
-            Value::Limit(LimitState::SlidingLog(log)) => log.hits.len().saturating_mul(16),
-            Value::Limit(LimitState::FixedWindow(_)) => 24,
-            Value::Limit(LimitState::SlidingWindow(_) | LimitState::Gcra(_)) => 32,
-            Value::Limit(LimitState::TokenBucket(_)) => 40,
+            Value::Limit(Metered { state, standing }) => {
+                let standing = if standing.is_some() || state.is_none() { STANDING_BYTES } else { 0 };
+                state.as_ref().map_or(0, limit_weight).saturating_add(standing)
+            }
             Value::Lock(holder) => holder.token.len().saturating_add(holder.label.len()).saturating_add(16),
         };
         value.saturating_add(HEAD).saturating_add(ROW_OVERHEAD)
     }
 }
+
+/// Bytes of a limit's state in its stored form.
+fn limit_weight(state: &LimitState) -> usize {
+    match state {
+        LimitState::SlidingLog(log) => log.hits.len().saturating_mul(16),
+        LimitState::FixedWindow(_) => 24,
+        LimitState::SlidingWindow(_) | LimitState::Gcra(_) => 32,
+        LimitState::TokenBucket(_) => 40,
+        LimitState::Concurrency(slots) => {
+            slots.leases.iter().map(|lease| lease.token.len().saturating_add(20)).fold(0, usize::saturating_add)
+        }
+    }
+}
+
+/// Bytes of a standing, and of the kind of what follows it.
+const STANDING_BYTES: usize = 33;
 
 /// What a row takes in memory beside its bytes, about.
 pub const ROW_OVERHEAD: usize = 64;
@@ -89,6 +123,10 @@ const SLIDING_WINDOW: u8 = 5;
 const SLIDING_LOG: u8 = 6;
 const TOKEN_BUCKET: u8 = 7;
 const GCRA: u8 = 8;
+const CONCURRENCY: u8 = 9;
+const STANDING: u8 = 10;
+/// After a standing: nothing was counted.
+const NONE: u8 = u8::MAX;
 
 /// Writes a row: version, kind, expiry (`u64::MAX` is never), then the value. Integers are little-endian.
 pub fn encode(row: &Row) -> Vec<u8> {
@@ -114,9 +152,18 @@ pub fn encode(row: &Row) -> Vec<u8> {
                 push_bytes(&mut out, value);
             });
         }
-        Value::Limit(state) => {
+        Value::Limit(Metered { state: Some(state), standing: None }) => {
             head(limit_kind(state));
             push_limit(&mut out, state);
+        }
+        Value::Limit(Metered { state, standing }) => {
+            head(STANDING);
+            let Standing { blocked_until, strikes, level, forgotten_at } = standing.unwrap_or_default();
+            for number in [blocked_until.as_millis(), strikes, level.into(), forgotten_at.as_millis()] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            out.push(state.as_ref().map_or(NONE, limit_kind));
+            state.iter().for_each(|state| push_limit(&mut out, state));
         }
         Value::Lock(holder) => {
             head(LOCK);
@@ -145,13 +192,20 @@ pub fn decode(bytes: &[u8]) -> Result<Row, Error> {
             }
             Value::Hash(fields)
         }
-        FIXED_WINDOW | SLIDING_WINDOW | SLIDING_LOG | TOKEN_BUCKET | GCRA => Value::Limit(reader.limit(kind)?),
+        STANDING => {
+            let standing = reader.standing()?;
+            let state = match reader.byte()? {
+                NONE => None,
+                kind => Some(reader.limit(kind)?),
+            };
+            Value::Limit(Metered { state, standing: Some(standing) })
+        }
         LOCK => {
             let fencing = reader.number()?;
             Value::Lock(Holder { fencing, token: reader.bytes()?, label: reader.bytes()? })
         }
         RECORD => Value::Record(reader.rest().to_vec()),
-        _ => return Err(Error::new(ErrorKind::Protocol, format!("a stored row has the unknown kind {kind}"))),
+        kind => Value::Limit(reader.limit(kind)?.into()),
     };
     Ok(Row { value, expires })
 }
@@ -163,6 +217,7 @@ const fn limit_kind(state: &LimitState) -> u8 {
         LimitState::SlidingLog(_) => SLIDING_LOG,
         LimitState::TokenBucket(_) => TOKEN_BUCKET,
         LimitState::Gcra(_) => GCRA,
+        LimitState::Concurrency(_) => CONCURRENCY,
     }
 }
 
@@ -180,6 +235,11 @@ fn push_limit(out: &mut Vec<u8>, state: &LimitState) {
             numbers(&[s.rate.quota, s.rate.window.as_millis()]);
             out.extend_from_slice(&s.arrival.to_le_bytes());
         }
+        LimitState::Concurrency(s) => s.leases.iter().for_each(|lease| {
+            out.extend_from_slice(&lease.until.as_millis().to_le_bytes());
+            out.extend_from_slice(&lease.slots.to_le_bytes());
+            push_bytes(out, &lease.token);
+        }),
     }
 }
 
@@ -231,6 +291,12 @@ impl<'a> Reader<'a> {
         Rate::new(self.number()?, self.duration()?)
     }
 
+    fn standing(&mut self) -> Result<Standing, Error> {
+        let (blocked_until, strikes) = (self.timestamp()?, self.number()?);
+        let level = u32::try_from(self.number()?).unwrap_or(u32::MAX);
+        Ok(Standing { blocked_until, strikes, level, forgotten_at: self.timestamp()? })
+    }
+
     fn limit(&mut self, kind: u8) -> Result<LimitState, Error> {
         Ok(match kind {
             SLIDING_WINDOW => LimitState::SlidingWindow(sliding_window::State {
@@ -254,11 +320,20 @@ impl<'a> Reader<'a> {
             GCRA => {
                 LimitState::Gcra(gcra::State { rate: self.rate()?, arrival: self.array().map(u128::from_le_bytes)? })
             }
-            _ => LimitState::FixedWindow(fixed_window::State {
+            CONCURRENCY => {
+                let mut slots = concurrency::State::default();
+                while !self.0.is_empty() {
+                    let (until, count) = (self.timestamp()?, self.number()?);
+                    slots.leases.push(concurrency::Lease { until, slots: count, token: self.bytes()? });
+                }
+                LimitState::Concurrency(slots)
+            }
+            FIXED_WINDOW => LimitState::FixedWindow(fixed_window::State {
                 start: self.timestamp()?,
                 window: self.duration()?,
                 used: self.number()?,
             }),
+            _ => return Err(Error::new(ErrorKind::Protocol, format!("a stored row has the unknown kind {kind}"))),
         })
     }
 
@@ -284,38 +359,64 @@ mod tests {
         for (value, golden) in [
             (Value::String(b"hi".to_vec()), "0100020100000000000068 69"),
             (
-                Value::Limit(LimitState::FixedWindow(state)),
+                Value::Limit(Metered::from(LimitState::FixedWindow(state))),
                 "01020201000000000000 60ea000000000000 e803000000000000 0700000000000000",
             ),
             (
-                Value::Limit(LimitState::SlidingWindow(sliding_window::State {
+                Value::Limit(Metered::from(LimitState::SlidingWindow(sliding_window::State {
                     start: Timestamp::from_millis(60_000),
                     window: Duration::from_millis(1000),
                     previous: 7,
                     current: 8,
-                })),
+                }))),
                 "01050201000000000000 60ea000000000000 e803000000000000 0700000000000000 0800000000000000",
             ),
             (
-                Value::Limit(LimitState::SlidingLog(sliding_log::State {
+                Value::Limit(Metered::from(LimitState::SlidingLog(sliding_log::State {
                     hits: [(Timestamp::from_millis(1), 2)].into(),
-                })),
+                }))),
                 "01060201000000000000 0100000000000000 0200000000000000",
             ),
             (
-                Value::Limit(LimitState::TokenBucket(token_bucket::State {
+                Value::Limit(Metered::from(LimitState::TokenBucket(token_bucket::State {
                     rate: Rate { quota: 5, window: Duration::from_millis(1000) },
                     at: Timestamp::from_millis(1),
                     missing: 9,
-                })),
+                }))),
                 "01070201000000000000 0500000000000000 e803000000000000 0100000000000000 09000000000000000000000000000000",
             ),
             (
-                Value::Limit(LimitState::Gcra(gcra::State {
+                Value::Limit(Metered::from(LimitState::Gcra(gcra::State {
                     rate: Rate { quota: 5, window: Duration::from_millis(1000) },
                     arrival: 9,
-                })),
+                }))),
                 "01080201000000000000 0500000000000000 e803000000000000 09000000000000000000000000000000",
+            ),
+            (
+                Value::Limit(Metered::from(LimitState::Concurrency(concurrency::State {
+                    leases: vec![concurrency::Lease {
+                        token: b"t".to_vec(),
+                        slots: 2,
+                        until: Timestamp::from_millis(1),
+                    }],
+                }))),
+                "01090201000000000000 0100000000000000 0200000000000000 01000000 74",
+            ),
+            (
+                Value::Limit(Metered {
+                    state: Some(LimitState::FixedWindow(state)),
+                    standing: Some(Standing {
+                        blocked_until: Timestamp::from_millis(1),
+                        strikes: 2,
+                        level: 3,
+                        forgotten_at: Timestamp::from_millis(4),
+                    }),
+                }),
+                "010a0201000000000000 0100000000000000 0200000000000000 0300000000000000 0400000000000000 02 60ea000000000000 e803000000000000 0700000000000000",
+            ),
+            (
+                Value::Limit(Metered { state: None, standing: Some(Standing::default()) }),
+                "010a0201000000000000 0000000000000000 0000000000000000 0000000000000000 0000000000000000 ff",
             ),
             (Value::Record(b"hi".to_vec()), "0104020100000000000068 69"),
             (Value::Lock(holder), "01030201000000000000 0900000000000000 01000000 74 02000000 6d65"),

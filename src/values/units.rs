@@ -26,6 +26,11 @@ impl Rate {
         Ok(Self { quota, window })
     }
 
+    /// The most that is ever counted as used: a charge that comes after the fact may overdraw by one quota.
+    pub const fn most_used(self) -> u64 {
+        self.quota.saturating_mul(2)
+    }
+
     /// Reads `<quota>/<window>` or `<quota> per <window>`, where a window is a unit with an optional
     /// count before it: `ms`, `s`, `m`, `h`, `d` or the words (`millisecond` ... `day`, singular or plural).
     ///

@@ -50,15 +50,15 @@ impl Object {
         self.shard.flush_all(self.clock.now()).unwrap();
     }
 
-    /// The heaviest keys: label, then allowed, denied, degraded.
-    fn top(&mut self, most: usize, outcomes: &[Outcome], rollup: u64) -> Vec<(String, [u64; 3])> {
+    /// The heaviest keys: label, then allowed, denied, degraded, shadowed.
+    fn top(&mut self, most: usize, outcomes: &[Outcome], rollup: u64) -> Vec<(String, [u64; 4])> {
         let window = Self::window(rollup, MIDNIGHT, self.clock.now().as_millis());
         let rows = self.rows(&Command::Top { most, outcomes: outcomes.to_vec(), window });
         let label = |reply: &Reply| {
             let Reply::Bulk(label) = reply else { panic!("{reply:?}") };
             String::from_utf8(label.clone()).unwrap()
         };
-        rows.iter().map(|row| (label(&row[1]), [2, 3, 4].map(|cell: usize| count(&row[cell])))).collect()
+        rows.iter().map(|row| (label(&row[1]), [2, 3, 4, 5].map(|cell: usize| count(&row[cell])))).collect()
     }
 
     fn distinct(&mut self, rollup: u64) -> u64 {
@@ -96,18 +96,18 @@ impl Object {
         rows.into_iter().map(|row| row.into_array().unwrap()).collect()
     }
 
-    /// Bucket -> allowed, denied, degraded of one policy.
-    fn series(&mut self, policy: &str, rollup: u64, start: u64, end: u64) -> BTreeMap<u64, [u64; 3]> {
+    /// Bucket -> allowed, denied, degraded, shadowed of one policy.
+    fn series(&mut self, policy: &str, rollup: u64, start: u64, end: u64) -> BTreeMap<u64, [u64; 4]> {
         let rows = self.rows(&Command::Series(Self::window(rollup, start, end)));
         let mine = rows.into_iter().filter(|row| row[1] == Reply::Bulk(policy.as_bytes().to_vec()));
-        mine.map(|row| (count(&row[0]), [2, 3, 4].map(|cell: usize| count(&row[cell])))).collect()
+        mine.map(|row| (count(&row[0]), [2, 3, 4, 5].map(|cell: usize| count(&row[cell])))).collect()
     }
 
-    fn totals(&mut self, policy: &str) -> [u64; 3] {
+    fn totals(&mut self, policy: &str) -> [u64; 4] {
         let Reply::Array(reply) = self.run(&Command::Totals) else { panic!("no totals") };
         let rows = reply.into_iter().skip(2).map(|row| row.into_array().unwrap());
         let mine = rows.filter(|row| row[0] == Reply::Bulk(policy.as_bytes().to_vec()));
-        mine.map(|row| [1, 2, 3].map(|cell: usize| count(&row[cell]))).next().unwrap_or_default()
+        mine.map(|row| [1, 2, 3, 4].map(|cell: usize| count(&row[cell]))).next().unwrap_or_default()
     }
 }
 
@@ -115,8 +115,8 @@ fn count(reply: &Reply) -> u64 {
     reply.clone().into_count().unwrap()
 }
 
-fn sum(series: &BTreeMap<u64, [u64; 3]>) -> [u64; 3] {
-    series.values().fold([0; 3], |sum, counts| std::array::from_fn(|at| sum[at] + counts[at]))
+fn sum(series: &BTreeMap<u64, [u64; 4]>) -> [u64; 4] {
+    series.values().fold([0; 4], |sum, counts| std::array::from_fn(|at| sum[at] + counts[at]))
 }
 
 const SECOND: u64 = 1000;
@@ -130,7 +130,7 @@ fn every_level_tells_the_same_through_evictions_and_days() {
     let seed = Rng::seed();
     let mut rng = Rng::new(seed);
     let mut object = Object::new(MIDNIGHT);
-    let mut exact = BTreeMap::<u64, [u64; 3]>::new();
+    let mut exact = BTreeMap::<u64, [u64; 4]>::new();
     let mut decisions = 0;
     while object.clock.now().as_millis() < MIDNIGHT + 6 * DAY {
         for _ in 0..rng.below(20) {
@@ -158,7 +158,7 @@ fn every_level_tells_the_same_through_evictions_and_days() {
     assert!(decisions > 500 && exact.len() > 50, "{decisions} in {} buckets, seed {seed}", exact.len());
     for (rollup, kept) in [(10 * SECOND, HOUR), (HOUR, 7 * DAY), (DAY, 90 * DAY)] {
         let start = (now - kept).max(MIDNIGHT).next_multiple_of(rollup);
-        let mut wanted = BTreeMap::<u64, [u64; 3]>::new();
+        let mut wanted = BTreeMap::<u64, [u64; 4]>::new();
         for (at, counts) in exact.range(start..) {
             let bucket = wanted.entry(at / rollup * rollup).or_default();
             *bucket = std::array::from_fn(|outcome| bucket[outcome] + counts[outcome]);
@@ -189,9 +189,9 @@ fn a_crash_loses_only_what_was_decided_since_the_last_flush() {
     let [found, ..] = sum(&object.series("p", 10 * SECOND, MIDNIGHT, now));
     assert_eq!(found, sent - since_flush);
     assert!(since_flush <= FLUSH / 100, "at most one window is lost: {since_flush}");
-    assert_eq!(object.totals("p"), [found, 0, 0]);
+    assert_eq!(object.totals("p"), [found, 0, 0, 0]);
     object.take("p", "ip:1", 1_000_000);
-    assert_eq!(object.totals("p"), [found + 1, 0, 0], "totals go on from what was stored");
+    assert_eq!(object.totals("p"), [found + 1, 0, 0, 0], "totals go on from what was stored");
     println!("{} of {sent} decisions were lost with the last {FLUSH} ms", sent - found);
 }
 
@@ -253,16 +253,16 @@ fn only_gates_decisions_that_say_so_are_recorded() {
     object.run(&command("TG.PEEK 1 gate:p:fixed-window:{k} fixed-window 1 60000"));
     object.run(&command("TG.TAKE RECORD 1 user:1 fixed-window 1 60000"));
     object.run(&command("TG.TAKE RECORD 0 gate:p:fixed-window:{k} fixed-window 1 60000"));
-    assert_eq!(object.totals("p"), [0, 0, 0]);
+    assert_eq!(object.totals("p"), [0, 0, 0, 0]);
     object.run(&command("TG.PEEK RECORD 1 gate:p:fixed-window:{j} fixed-window 1 60000"));
-    assert_eq!(object.totals("p"), [0, 0, 0], "a look that would pass has decided nothing");
+    assert_eq!(object.totals("p"), [0, 0, 0, 0], "a look that would pass has decided nothing");
     object.run(&command("TG.PEEK RECORD 1 gate:p:fixed-window:{k} fixed-window 1 60000"));
-    assert_eq!(object.totals("p"), [0, 1, 0], "a look that refuses has");
+    assert_eq!(object.totals("p"), [0, 1, 0, 0], "a look that refuses has");
     let both = "gate:p:fixed-window:{k} fixed-window 1 60000 gate:q:fixed-window:{k} fixed-window 5 60000";
     object.run(&command(&format!("TG.TAKE RECORD 1 {both}")));
-    assert_eq!((object.totals("p"), object.totals("q")), ([0, 2, 0], [0, 0, 0]), "q has decided nothing");
+    assert_eq!((object.totals("p"), object.totals("q")), ([0, 2, 0, 0], [0, 0, 0, 0]), "q has decided nothing");
     object.run(&command("TG.RECORD 5 q degraded 7"));
-    assert_eq!(object.totals("q"), [0, 0, 7]);
+    assert_eq!(object.totals("q"), [0, 0, 7, 0]);
 }
 
 /// Keys by a weight of 1 / rank, or all alike.
@@ -306,7 +306,7 @@ fn the_top_and_the_number_of_keys_are_close_on_skewed_and_on_uniform_traffic() {
             let Reply::Bulk(label) = &row[1] else { panic!("no label in {row:?}") };
             let label = String::from_utf8(label.clone()).unwrap();
             let real = exact[&label["ip:".len()..].parse::<usize>().unwrap()];
-            let (told, error) = (count(&row[2]), count(&row[5]));
+            let (told, error) = (count(&row[2]), count(&row[6]));
             assert!(told <= real && real <= told + error, "{label}: {told} to {} and not {real}", told + error);
             worst = worst.max((real - told) as f64 / real as f64);
             hits += usize::from(truth.contains(&label));
@@ -376,7 +376,7 @@ fn the_heaviest_are_so_by_the_outcomes_that_are_asked_for_and_over_all_policies(
     for _ in 0..9 {
         object.take("p29", "ip:hot", 2);
     }
-    let hot = ("ip:hot".to_owned(), [2, 7, 0]);
+    let hot = ("ip:hot".to_owned(), [2, 7, 0, 0]);
     assert_eq!(object.top(1, &[], 10 * SECOND), std::slice::from_ref(&hot));
     assert_eq!(object.top(5, &[Outcome::Denied, Outcome::Degraded], 10 * SECOND), [hot]);
 }
@@ -386,14 +386,14 @@ fn keys_that_were_readable_are_hidden_when_they_are_not_to_be() {
     let mut object = Object::new(MIDNIGHT);
     (0..5).for_each(|_| assert!(object.take("p", "ip:secret", 100)));
     object.save();
-    assert_eq!(object.top(9, &[], HOUR), [("ip:secret".to_owned(), [5, 0, 0])]);
+    assert_eq!(object.top(9, &[], HOUR), [("ip:secret".to_owned(), [5, 0, 0, 0])]);
     object.is_readable = false;
     object.lose_memory();
     (0..3).for_each(|_| assert!(object.take("p", "ip:secret", 100)));
     for _ in 0..2 {
         for rollup in [10 * SECOND, HOUR] {
             let [(label, counts)] = &object.top(9, &[], rollup)[..] else { panic!("one client") };
-            assert_eq!((label.len(), counts), (16, &[8, 0, 0]));
+            assert_eq!((label.len(), counts), (16, &[8, 0, 0, 0]));
             assert_eq!(object.distinct(rollup), 1);
         }
         object.save();
@@ -442,5 +442,5 @@ fn a_stored_bucket_that_cannot_be_read_is_passed_over() {
         object.save();
     }
     let now = object.clock.now().as_millis();
-    assert_eq!(sum(&object.series("p", DAY, MIDNIGHT, now)), [1, 0, 0]);
+    assert_eq!(sum(&object.series("p", DAY, MIDNIGHT, now)), [1, 0, 0, 0]);
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::edges::exchange::{Answer, Call, Response, Step, Target};
 use crate::edges::tallies::Tallies;
-use crate::engine::command::{Bytes, Command};
+use crate::engine::command::{self, Bytes, Command, Take};
 use crate::engine::matching::Facts;
 use crate::engine::path::path_readings;
 use crate::engine::policy::{Config, DurabilityName, MissingKey, Policy, StoreName};
@@ -158,12 +158,15 @@ impl Passage {
     }
 
     fn ask(&self, group: &Group, along: Option<&Command>) -> Call {
-        let limits = group.charges.iter().filter_map(|charge| Some((charge.key.clone(), self.policy(charge)?.limit())));
-        let limits = limits.collect();
-        let record = matches!(group.target, Target::Shard { .. });
+        let one = |charge: &Charge| Some(command::Charge::new(charge.key.clone(), self.policy(charge)?.limit(), COST));
+        let take = Take {
+            charges: group.charges.iter().filter_map(one).collect(),
+            record: matches!(group.target, Target::Shard { .. }),
+            ..Take::default()
+        };
         let ask = match self.phase {
-            Phase::Peek => Command::Peek { cost: COST, limits, record },
-            Phase::Take => Command::Take { cost: COST, limits, record },
+            Phase::Peek => Command::Peek(take),
+            Phase::Take => Command::Take(take),
         };
         let body = encode_commands([&ask].into_iter().chain(along));
         Call { target: group.target, body, timeout_ms: group.timeout_ms }

@@ -1,5 +1,6 @@
 //! How much a keyspace takes.
 
+use super::document::POLICY_KEY;
 use super::records::RECORD_PREFIX;
 use crate::engine::command::{Bytes, Command};
 use crate::engine::reply::CommandError;
@@ -41,7 +42,7 @@ impl Bounds {
     /// Refuses a command whose keys or values are too long.
     pub(super) fn check(&self, command: &Command) -> Result<(), CommandError> {
         for key in command.keys() {
-            if key.starts_with(RECORD_PREFIX) {
+            if key.starts_with(RECORD_PREFIX) || key == POLICY_KEY {
                 return Err(CommandError::new("ERR key: expected one that is not the gate's own record"));
             }
             self.check_length("key", key, self.key_bytes)?;

@@ -5,6 +5,7 @@
 //! new keys are refused; a live lock or an exhausted counter is never forgotten to make room.
 
 mod bounds;
+mod document;
 mod entries;
 mod expiry;
 mod hashes;
@@ -21,6 +22,7 @@ use foldhash::quality::FixedState;
 use indexmap::IndexMap;
 
 pub use bounds::Bounds;
+pub use document::MAX_DOCUMENT;
 pub use locks::Turn;
 pub use records::{MAX_BUCKETS, RECORD_PREFIX};
 pub use rows::{Changes, NoRows, Reclaimed, Rows, SharedRows, Usage};
@@ -31,8 +33,6 @@ use crate::engine::row::Row;
 use crate::rules::series::recorder::Recorder;
 use crate::rules::wait_queue::WaitQueue;
 use crate::values::time::Timestamp;
-
-use limits::Take;
 
 type Outcome = Result<Reply, CommandError>;
 
@@ -127,12 +127,19 @@ impl<R: Rows> Keyspace<R> {
             Command::PfAdd { key, elements } => self.pf_add(now, key, elements),
             Command::PfCount(keys) => self.pf_count(now, keys),
             Command::PfMerge { target, sources } => self.pf_merge(now, target, sources),
-            Command::Take { cost, limits, record } => {
-                self.take(now, *cost, limits, Take { charge: true, record: *record })
+            Command::Take(take) => self.take(now, take, true),
+            Command::Peek(take) => self.take(now, take, false),
+            Command::Settle { cost, actual, reset_at_ms, key, limit } => {
+                self.settle(now, (*cost, *actual), Timestamp::from_millis(*reset_at_ms), key, limit)
             }
-            Command::Peek { cost, limits, record } => {
-                self.take(now, *cost, limits, Take { charge: false, record: *record })
-            }
+            Command::Penalty { amount, key, limit } => self.penalty(now, *amount, key, limit),
+            Command::Reward { amount, key, limit } => self.reward(now, *amount, key, limit),
+            Command::Reset(keys) => self.reset(now, keys),
+            Command::Block { span, keys } => self.block(now, *span, keys),
+            Command::Release { token, keys, record } => self.release(now, token, keys, *record),
+            Command::Extend { token, limits } => self.extend(now, token, limits),
+            Command::Policy { known } => self.policy(now, *known),
+            Command::SetPolicy { expected, document } => self.set_policy(now, *expected, document),
             Command::Refund { amount, reset_at_ms, key, limit, record } => {
                 self.refund(now, *amount, Timestamp::from_millis(*reset_at_ms), key, limit, *record)
             }

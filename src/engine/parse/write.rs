@@ -1,10 +1,11 @@
 //! From commands to words: what [`Command::parse`] reads.
 
 use crate::engine::command::{
-    Bytes, Command, Existence, ExpireAt, ExpireCondition, LockRequest, SetExpiry, TimeUnit, Window,
+    Bytes, Command, Existence, ExpireAt, ExpireCondition, LockRequest, SetExpiry, Take, TimeUnit, Window,
 };
 use crate::engine::resp::Argv;
 use crate::rules::limit::Limit;
+use crate::rules::limit::standing::Escalation;
 
 impl Command {
     /// The words of this command: what [`Command::parse`] reads.
@@ -60,10 +61,26 @@ impl Command {
             Self::PfAdd { key, elements } => words.text("PFADD").all([key]).all(elements),
             Self::PfCount(keys) => words.text("PFCOUNT").all(keys),
             Self::PfMerge { target, sources } => words.text("PFMERGE").all([target]).all(sources),
-            Self::Take { cost, limits, record } | Self::Peek { cost, limits, record } => {
-                let is_take = matches!(self, Self::Take { .. });
-                words.text(if is_take { "TG.TAKE" } else { "TG.PEEK" }).recorded(*record).number(cost);
-                limits.iter().fold(&mut words, |words, (key, limit)| words.limit(key, limit))
+            Self::Take(take) => words.text("TG.TAKE").take(take),
+            Self::Peek(take) => words.text("TG.PEEK").take(take),
+            Self::Settle { cost, actual, reset_at_ms, key, limit } => {
+                words.text("TG.SETTLE").number(cost).number(actual).number(reset_at_ms).limit(key, limit)
+            }
+            Self::Penalty { amount, key, limit } => words.text("TG.PENALTY").number(amount).limit(key, limit),
+            Self::Reward { amount, key, limit } => words.text("TG.REWARD").number(amount).limit(key, limit),
+            Self::Reset(keys) => words.text("TG.RESET").all(keys),
+            Self::Block { span, keys } => words.text("TG.BLOCK").number(span.as_millis()).all(keys),
+            Self::Release { token, keys, record } => words.text("TG.RELEASE").recorded(*record).all([token]).all(keys),
+            Self::Extend { token, limits } => {
+                limits.iter().fold(words.text("TG.EXTEND").all([token]), |words, (key, limit)| words.limit(key, limit))
+            }
+            Self::Policy { known } => match known {
+                Some(known) => words.text("TG.POLICY").number(known),
+                None => words.text("TG.POLICY"),
+            },
+            Self::SetPolicy { expected, document } => {
+                let expected = expected.map_or_else(|| "*".to_owned(), |version| version.to_string());
+                words.text("TG.SETPOLICY").text(&expected).all([document])
             }
             Self::Refund { amount, reset_at_ms, key, limit, record } => {
                 words.text("TG.REFUND").recorded(*record).number(amount).number(reset_at_ms).limit(key, limit)
@@ -114,6 +131,31 @@ impl Words {
     fn all<'a>(&mut self, words: impl IntoIterator<Item = &'a Bytes>) -> &mut Self {
         self.0.extend(words.into_iter().cloned());
         self
+    }
+
+    fn take(&mut self, take: &Take) -> &mut Self {
+        self.recorded(take.record);
+        if take.partial {
+            self.text("PARTIAL");
+        }
+        if let Some(token) = &take.token {
+            self.text("TOKEN").all([token]);
+        }
+        for (index, charge) in take.charges.iter().enumerate() {
+            if charge.shadow {
+                self.text("SHADOW").number(index);
+            }
+            if let Some(Escalation { after, block, factor, longest, forget }) = charge.escalation {
+                self.text("ESCALATE").number(index).number(after).number(block.as_millis()).number(factor);
+                self.number(longest.as_millis()).number(forget.as_millis());
+            }
+        }
+        let costs: Vec<_> = take.charges.iter().map(|charge| charge.cost).collect();
+        let is_one = costs.windows(2).all(|pair| pair.first() == pair.last());
+        let shown = if is_one { costs.get(..1).unwrap_or(&costs) } else { &costs };
+        let shown: Vec<_> = shown.iter().map(u64::to_string).collect();
+        self.text(&shown.join(","));
+        take.charges.iter().fold(self, |words, charge| words.limit(&charge.key, &charge.limit))
     }
 
     fn recorded(&mut self, record: bool) -> &mut Self {

@@ -2,7 +2,7 @@
 //! the like; between two of them, up to twice the quota passes in a span of one window that lies across the edge.
 
 use super::calendar::Calendar;
-use super::{Decision, Next, State as AnyState};
+use super::{Ask, Decision, Next, State as AnyState};
 use crate::values::{
     time::{Duration, Timestamp},
     units::Rate,
@@ -56,12 +56,13 @@ impl State {
     }
 }
 
-/// One step of the algorithm. `cost` is at most the quota.
-pub fn decide(rate: Rate, from: Start, stored: Option<State>, cost: u64, now: Timestamp) -> (Decision, Next) {
+/// One step of the algorithm. The cost is at most the quota, unless it overdraws.
+pub fn decide(rate: Rate, from: Start, stored: Option<State>, ask: Ask<'_>, now: Timestamp) -> (Decision, Next) {
+    let cost = ask.cost;
     let current = State::current(stored, rate, from, now);
     let left = rate.quota.saturating_sub(current.used);
     let reset_at = current.end();
-    if cost > left {
+    if cost > left && !ask.overdraws {
         let retry_after = Some(reset_at.saturating_since(now));
         return (Decision { allowed: false, remaining: left, reset_at, retry_after }, Next::Keep);
     }
@@ -69,7 +70,7 @@ pub fn decide(rate: Rate, from: Start, stored: Option<State>, cost: u64, now: Ti
     if cost == 0 {
         return (decision, Next::Keep);
     }
-    (decision, put(State { used: current.used.saturating_add(cost), ..current }))
+    (decision, put(State { used: current.used.saturating_add(cost).min(rate.most_used()), ..current }))
 }
 
 /// Takes `amount` off the count of the window that ends at `reset_at`, if that is the stored one.
@@ -78,6 +79,15 @@ pub fn refund(stored: State, amount: u64, reset_at: Timestamp) -> Next {
         return Next::Keep;
     }
     put(State { used: stored.used.saturating_sub(amount), ..stored })
+}
+
+/// Takes `amount` off what is used in the window of `now`.
+pub fn reward(stored: State, rate: Rate, from: Start, amount: u64, now: Timestamp) -> Next {
+    let current = State::current(Some(stored), rate, from, now);
+    if current.used.min(amount) == 0 {
+        return Next::Keep;
+    }
+    put(State { used: current.used.saturating_sub(amount), ..current })
 }
 
 fn put(state: State) -> Next {

@@ -4,7 +4,7 @@
 //! `window / quota`, and passes while it stays within one window of now. It decides as a token bucket does on a clock that only goes
 //! forward. Kept in units of `1 / quota` of a millisecond, so that any emission interval is a whole number (case B34).
 
-use super::{Decision, Next, State as AnyState, times, units};
+use super::{Ask, Decision, Next, State as AnyState, times, units};
 use crate::values::time::{Duration, Timestamp};
 use crate::values::units::Rate;
 
@@ -25,12 +25,17 @@ impl State {
             Some(stored) if stored.rate == rate => Self { rate, arrival: stored.arrival.max(present) },
             Some(stored) => {
                 // The numbers changed: the units that were used stay used.
-                let ahead = stored.arrival.saturating_sub(times(stored.rate.quota, now.as_millis()));
-                let used = units(ahead.div_ceil(u128::from(stored.rate.window.as_millis().max(1))));
-                Self { rate, arrival: present.saturating_add(times(used, rate.window.as_millis())) }
+                let used = times(stored.used(now), rate.window.as_millis());
+                Self { rate, arrival: present.saturating_add(used) }
             }
             None => Self { rate, arrival: present },
         }
+    }
+
+    /// Units that are used, rounded up.
+    fn used(&self, now: Timestamp) -> u64 {
+        let ahead = self.arrival.saturating_sub(times(self.rate.quota, now.as_millis()));
+        units(ahead.div_ceil(u128::from(self.rate.window.as_millis().max(1))))
     }
 
     /// The arrival time in milliseconds, rounded up.
@@ -53,12 +58,13 @@ impl State {
     }
 }
 
-/// One step of the algorithm. `cost` is at most the quota.
-pub fn decide(rate: Rate, stored: Option<State>, cost: u64, now: Timestamp) -> (Decision, Next) {
+/// One step of the algorithm. The cost is at most the quota, unless it overdraws.
+pub fn decide(rate: Rate, stored: Option<State>, ask: Ask<'_>, now: Timestamp) -> (Decision, Next) {
     let state = State::at(stored, rate, now);
+    let cost = ask.within(rate, state.used(now));
     let next = state.later_by(cost);
     let peek = Decision { allowed: true, remaining: state.left(now), reset_at: state.whole_at(), retry_after: None };
-    if cost > 0 && next.arrival > next.horizon(now) {
+    if cost > 0 && next.arrival > next.horizon(now) && !ask.overdraws {
         let passes_at = next.whole_at().as_millis().saturating_sub(rate.window.as_millis());
         let retry_after = Some(Duration::from_millis(passes_at.saturating_sub(now.as_millis())));
         return (Decision { allowed: false, retry_after, ..peek }, Next::Keep);
@@ -79,6 +85,16 @@ pub fn refund(stored: State, amount: u64, reset_at: Timestamp, now: Timestamp) -
         return Next::Keep;
     }
     put(State { arrival: stored.arrival.saturating_sub(back).max(present), ..stored })
+}
+
+/// Moves the arrival time back by `amount`, to no earlier than now.
+pub fn reward(stored: State, rate: Rate, amount: u64, now: Timestamp) -> Next {
+    let present = times(rate.quota, now.as_millis());
+    let state = State::at(Some(stored), rate, now);
+    if state.arrival <= present || amount == 0 {
+        return Next::Keep;
+    }
+    put(State { arrival: state.arrival.saturating_sub(times(amount, rate.window.as_millis())).max(present), ..state })
 }
 
 fn put(state: State) -> Next {

@@ -1,10 +1,12 @@
 //! Limits: what every algorithm is given and what it answers. `docs/algorithms.md` compares them.
 
 pub mod calendar;
+pub mod concurrency;
 pub mod fixed_window;
 pub mod gcra;
 pub mod sliding_log;
 pub mod sliding_window;
+pub mod standing;
 pub mod token_bucket;
 
 use std::fmt;
@@ -31,25 +33,28 @@ pub enum Algorithm {
     TokenBucket,
     /// The same decisions from one number.
     Gcra,
+    /// At most the quota of slots is held at once, each leased for a window: see [`concurrency`].
+    Concurrency,
     /// Days, weeks, months or years. The rate's window is only how long they are about.
     Calendar(Calendar),
 }
 
 impl Algorithm {
     /// Those without parameters, by their names in policies, commands and stored keys.
-    const PLAIN: [(&str, Self); 6] = [
+    const PLAIN: [(&str, Self); 7] = [
         ("fixed-window", Self::FixedWindow),
         ("fixed-window-from-first-hit", Self::FixedWindowFromFirstHit),
         ("sliding-window", Self::SlidingWindow),
         ("sliding-log", Self::SlidingLog),
         ("token-bucket", Self::TokenBucket),
         ("gcra", Self::Gcra),
+        ("concurrency", Self::Concurrency),
     ];
 
     /// What [`from_name`](Self::from_name) accepts, for messages.
     pub const EXPECTED: &str = "\"fixed-window\", \"fixed-window-from-first-hit\", \"sliding-window\", \"sliding-log\", \
-                                \"token-bucket\", \"gcra\", or \"calendar-day\", \"-week\", \"-month\", \"-year\" with an offset \
-                                such as \"calendar-day+05:30\"";
+                                \"token-bucket\", \"gcra\", \"concurrency\", or \"calendar-day\", \"-week\", \"-month\", \"-year\" with \
+                                an offset such as \"calendar-day+05:30\"";
 
     /// The algorithm of that name.
     pub fn from_name(name: &[u8]) -> Option<Self> {
@@ -91,6 +96,26 @@ pub enum State {
     TokenBucket(token_bucket::State),
     /// See [`gcra`].
     Gcra(gcra::State),
+    /// See [`concurrency`].
+    Concurrency(concurrency::State),
+}
+
+/// What is asked of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask<'a> {
+    /// Quota units; 0 looks.
+    pub cost: u64,
+    /// Who holds the slots of a concurrency limit.
+    pub holder: Option<&'a [u8]>,
+    /// Charge it whether it fits or not: what it is for has happened already. At most one quota is overdrawn.
+    pub overdraws: bool,
+}
+
+impl Ask<'_> {
+    /// The cost, of which no more is charged than [`Rate::most_used`] leaves where `used` is.
+    fn within(&self, rate: Rate, used: u64) -> u64 {
+        if self.overdraws { self.cost.min(rate.most_used().saturating_sub(used)) } else { self.cost }
+    }
 }
 
 /// The answer to one request against one limit.
@@ -125,9 +150,13 @@ pub enum Next {
 impl Limit {
     /// A limit, or an error when the algorithm cannot keep such a quota.
     pub fn new(algorithm: Algorithm, rate: Rate) -> Result<Self, Error> {
-        if algorithm == Algorithm::SlidingLog && rate.quota > sliding_log::MAX_QUOTA {
-            let (most, got) = (sliding_log::MAX_QUOTA, rate.quota);
-            return Err(Error::invalid("quota", format_args!("at most {most} with a sliding log, got {got}")));
+        let (most, what) = match algorithm {
+            Algorithm::SlidingLog => (sliding_log::MAX_QUOTA, "a sliding log"),
+            Algorithm::Concurrency => (concurrency::MAX_QUOTA, "concurrency"),
+            _ => return Ok(Self { algorithm, rate }),
+        };
+        if rate.quota > most {
+            return Err(Error::invalid("quota", format_args!("at most {most} with {what}, got {}", rate.quota)));
         }
         Ok(Self { algorithm, rate })
     }
@@ -138,21 +167,35 @@ impl Limit {
     /// A cost above the quota can never pass, so it is an error without a retry time, and charges nothing. So is a state
     /// that another algorithm counted.
     pub fn decide(&self, state: Option<&State>, cost: u64, now: Timestamp) -> Result<(Decision, Next), Error> {
-        if cost > self.rate.quota {
+        self.decide_for(state, Ask { cost, ..Ask::default() }, now)
+    }
+
+    /// The same, with all that can be asked.
+    ///
+    /// # Errors
+    /// Those of [`decide`](Self::decide); and a slot that nobody holds, or one that overdraws.
+    pub fn decide_for(&self, state: Option<&State>, ask: Ask<'_>, now: Timestamp) -> Result<(Decision, Next), Error> {
+        let cost = ask.cost;
+        if cost > self.rate.quota && !ask.overdraws {
             return Err(Error::invalid("cost", format_args!("at most the quota {}, got {cost}", self.rate.quota)));
         }
         let rate = self.rate;
         Ok(match (self.algorithm, state) {
-            (Algorithm::SlidingWindow, None) => sliding_window::decide(rate, None, cost, now),
+            (Algorithm::SlidingWindow, None) => sliding_window::decide(rate, None, ask, now),
             (Algorithm::SlidingWindow, Some(State::SlidingWindow(s))) => {
-                sliding_window::decide(rate, Some(*s), cost, now)
+                sliding_window::decide(rate, Some(*s), ask, now)
             }
-            (Algorithm::SlidingLog, None) => sliding_log::decide(rate, None, cost, now),
-            (Algorithm::SlidingLog, Some(State::SlidingLog(s))) => sliding_log::decide(rate, Some(s), cost, now),
-            (Algorithm::TokenBucket, None) => token_bucket::decide(rate, None, cost, now),
-            (Algorithm::TokenBucket, Some(State::TokenBucket(s))) => token_bucket::decide(rate, Some(*s), cost, now),
-            (Algorithm::Gcra, None) => gcra::decide(rate, None, cost, now),
-            (Algorithm::Gcra, Some(State::Gcra(s))) => gcra::decide(rate, Some(*s), cost, now),
+            (Algorithm::SlidingLog, None) => sliding_log::decide(rate, None, ask, now),
+            (Algorithm::SlidingLog, Some(State::SlidingLog(s))) => sliding_log::decide(rate, Some(s), ask, now),
+            (Algorithm::TokenBucket, None) => token_bucket::decide(rate, None, ask, now),
+            (Algorithm::TokenBucket, Some(State::TokenBucket(s))) => token_bucket::decide(rate, Some(*s), ask, now),
+            (Algorithm::Gcra, None) => gcra::decide(rate, None, ask, now),
+            (Algorithm::Gcra, Some(State::Gcra(s))) => gcra::decide(rate, Some(*s), ask, now),
+            (Algorithm::Concurrency, _) if ask.overdraws => {
+                return Err(Error::invalid("algorithm", "one that counts: nobody can be charged for a slot later"));
+            }
+            (Algorithm::Concurrency, None) => concurrency::decide(rate, None, ask, now)?,
+            (Algorithm::Concurrency, Some(State::Concurrency(s))) => concurrency::decide(rate, Some(s), ask, now)?,
             (algorithm, state) => {
                 let from = windows(algorithm).ok_or_else(|| self.foreign())?;
                 let state = match state {
@@ -160,7 +203,7 @@ impl Limit {
                     Some(State::FixedWindow(s)) => Some(*s),
                     Some(_) => return Err(self.foreign()),
                 };
-                fixed_window::decide(rate, from, state, cost, now)
+                fixed_window::decide(rate, from, state, ask, now)
             }
         })
     }
@@ -169,6 +212,11 @@ impl Limit {
     /// that after the decision. Zero when the whole quota is there.
     pub fn more_after(&self, state: Option<&State>, remaining: u64, now: Timestamp) -> Duration {
         let more = remaining.saturating_add(1);
+        if let (Algorithm::Concurrency, Some(State::Concurrency(slots))) = (self.algorithm, state) {
+            // By the next lease that ends: nobody knows when a holder is done.
+            let ends = slots.leases.iter().map(|lease| lease.until).find(|until| *until > now);
+            return ends.map(|until| until.saturating_since(now)).unwrap_or_default();
+        }
         let refusal = self.decide(state, more, now).ok().and_then(|(decision, _)| decision.retry_after);
         refusal.unwrap_or_default()
     }
@@ -176,16 +224,20 @@ impl Limit {
     /// The longest that [`more_after`](Self::more_after) can be.
     pub const fn longest_wait(&self) -> Duration {
         match self.algorithm {
-            Algorithm::SlidingWindow => Duration::from_millis(self.rate.window.as_millis().saturating_mul(2)),
+            // A bucket that is overdrawn takes a window more.
+            Algorithm::SlidingWindow | Algorithm::TokenBucket | Algorithm::Gcra => {
+                Duration::from_millis(self.rate.window.as_millis().saturating_mul(2))
+            }
             Algorithm::Calendar(_) => crate::values::units::MAX_WINDOW,
             _ => self.rate.window,
         }
     }
 
-    /// The window as a number of milliseconds, where it always has the same.
+    /// The window as a number of milliseconds, where there is one that always has the same.
     pub const fn fixed_span(&self) -> Option<Duration> {
         match self.algorithm {
             Algorithm::Calendar(calendar) => calendar.fixed_span(),
+            Algorithm::Concurrency => None,
             _ => Some(self.rate.window),
         }
     }
@@ -204,6 +256,23 @@ impl Limit {
             (Algorithm::Gcra, Some(State::Gcra(s))) => gcra::refund(*s, amount, reset_at, now),
             (algorithm, Some(State::FixedWindow(s))) if windows(algorithm).is_some() => {
                 fixed_window::refund(*s, amount, reset_at)
+            }
+            _ => Next::Keep,
+        }
+    }
+
+    /// Gives `amount` back of whatever is used at `now`, but no more than that: for a key that has earned it. Slots of a
+    /// concurrency limit are released instead.
+    pub fn reward(&self, state: Option<&State>, amount: u64, now: Timestamp) -> Next {
+        match (self.algorithm, state) {
+            (Algorithm::SlidingLog, Some(State::SlidingLog(s))) => sliding_log::reward(s, self.rate, amount, now),
+            (Algorithm::SlidingWindow, Some(State::SlidingWindow(s))) => {
+                sliding_window::reward(*s, self.rate, amount, now)
+            }
+            (Algorithm::TokenBucket, Some(State::TokenBucket(s))) => token_bucket::reward(*s, self.rate, amount, now),
+            (Algorithm::Gcra, Some(State::Gcra(s))) => gcra::reward(*s, self.rate, amount, now),
+            (algorithm, Some(State::FixedWindow(s))) => {
+                windows(algorithm).map_or(Next::Keep, |from| fixed_window::reward(*s, self.rate, from, amount, now))
             }
             _ => Next::Keep,
         }

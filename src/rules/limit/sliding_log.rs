@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Decision, Next, State as AnyState};
+use super::{Ask, Decision, Next, State as AnyState};
 use crate::values::time::{Duration, Timestamp};
 use crate::values::units::Rate;
 
@@ -51,12 +51,13 @@ impl State {
     }
 }
 
-/// One step of the algorithm. `cost` is at most the quota.
-pub fn decide(rate: Rate, stored: Option<&State>, cost: u64, now: Timestamp) -> (Decision, Next) {
+/// One step of the algorithm. The cost is at most the quota, unless it overdraws.
+pub fn decide(rate: Rate, stored: Option<&State>, ask: Ask<'_>, now: Timestamp) -> (Decision, Next) {
     let mut state = State::at(stored, rate, now);
+    let cost = ask.within(rate, state.used());
     let left = rate.quota.saturating_sub(state.used());
     let reset_at = state.whole_at(rate.window).unwrap_or(now).max(now);
-    if cost > left {
+    if cost > left && !ask.overdraws {
         let over = state.used().saturating_add(cost).saturating_sub(rate.quota);
         let retry_after = state.frees_at(over, rate.window).map(|at| at.saturating_since(now));
         return (Decision { allowed: false, remaining: left, reset_at, retry_after }, Next::Keep);
@@ -82,5 +83,21 @@ pub fn refund(stored: &State, rate: Rate, amount: u64, reset_at: Timestamp) -> N
     hit.1 = hit.1.saturating_sub(amount);
     state.hits.retain(|(_, cost)| *cost > 0);
     let expires = state.whole_at(rate.window).unwrap_or(reset_at);
+    Next::Put { state: AnyState::SlidingLog(state), expires }
+}
+
+/// Takes `amount` off the newest hits, those that would count the longest.
+pub fn reward(stored: &State, rate: Rate, amount: u64, now: Timestamp) -> Next {
+    let mut state = State::at(Some(stored), rate, now);
+    let mut left = amount;
+    for (_, cost) in state.hits.iter_mut().rev() {
+        let back = left.min(*cost);
+        (left, *cost) = (left.saturating_sub(back), cost.saturating_sub(back));
+    }
+    if left == amount {
+        return Next::Keep;
+    }
+    state.hits.retain(|(_, cost)| *cost > 0);
+    let expires = state.whole_at(rate.window).unwrap_or(now);
     Next::Put { state: AnyState::SlidingLog(state), expires }
 }

@@ -5,7 +5,7 @@
 //! before the comparison (case B1: a quota of 1 works). The estimate takes the older hits as spread evenly over their window;
 //! no window of the clock ever admits more than the quota.
 
-use super::{Decision, Next, State as AnyState, times, units};
+use super::{Ask, Decision, Next, State as AnyState, times, units};
 use crate::values::time::{Duration, Timestamp};
 use crate::values::units::Rate;
 
@@ -90,16 +90,17 @@ impl State {
     }
 }
 
-/// One step of the algorithm. `cost` is at most the quota.
-pub fn decide(rate: Rate, stored: Option<State>, cost: u64, now: Timestamp) -> (Decision, Next) {
+/// One step of the algorithm. The cost is at most the quota, unless it overdraws.
+pub fn decide(rate: Rate, stored: Option<State>, ask: Ask<'_>, now: Timestamp) -> (Decision, Next) {
     let state = State::at(stored, rate, now);
+    let cost = ask.within(rate, state.estimate(now));
     let whole = times(rate.quota, rate.window.as_millis());
     let used = state.used_times_window(now);
     let left =
         |used: u128| units(whole.saturating_sub(used).checked_div(u128::from(rate.window.as_millis())).unwrap_or(0));
     let wanted = used.saturating_add(times(cost, rate.window.as_millis()));
     let reset_at = state.whole_at().max(now);
-    if cost > 0 && wanted > whole {
+    if cost > 0 && wanted > whole && !ask.overdraws {
         let retry_after = Some(state.fits_at(rate, cost, now).saturating_since(now));
         return (Decision { allowed: false, remaining: left(used), reset_at, retry_after }, Next::Keep);
     }
@@ -123,6 +124,18 @@ pub fn refund(stored: State, amount: u64, reset_at: Timestamp) -> Next {
     } else {
         Next::Keep
     }
+}
+
+/// Takes `amount` off what is used, off the newer window first: that one would count the longest.
+pub fn reward(stored: State, rate: Rate, amount: u64, now: Timestamp) -> Next {
+    let state = State::at(Some(stored), rate, now);
+    let current = state.current.min(amount);
+    let previous = state.previous.min(amount.saturating_sub(current));
+    if current == 0 && previous == 0 {
+        return Next::Keep;
+    }
+    let (current, previous) = (state.current.saturating_sub(current), state.previous.saturating_sub(previous));
+    put(State { current, previous, ..state })
 }
 
 fn put(state: State) -> Next {

@@ -193,6 +193,35 @@ proptest! {
         }
     }
 
+    /// A charge that comes after the fact is counted whether it fits or not, up to one quota of debt; a reward gives back
+    /// what is used and no more. The model is a count of units over a standstill of the clock.
+    #[test]
+    fn penalties_and_rewards_move_what_is_used(
+        which in 0usize..8, quota in 1u64..20, steps in prop::collection::vec((0u64..30, any::<bool>()), 1..20),
+    ) {
+        let (limit, mut key, mut used) = (limit(ALGORITHMS[which], quota, 60_000), Key::default(), 0u64);
+        for (amount, is_penalty) in steps {
+            let next = if is_penalty {
+                used = (used + amount).min(2 * quota);
+                let ask = Ask { cost: amount, overdraws: true, holder: None };
+                limit.decide_for(key.live(START), ask, at(START)).unwrap().1
+            } else {
+                let next = limit.reward(key.live(START), amount, at(START));
+                prop_assert_eq!(next == Next::Keep, used.min(amount) == 0);
+                used = used.saturating_sub(amount);
+                next
+            };
+            key.apply(next);
+            let remaining = key.ask(limit, 0, START).remaining;
+            prop_assert_eq!(remaining, quota.saturating_sub(used), "{}", ALGORITHMS[which]);
+            if let Some(wait) = key.ask(limit, 1, START).retry_after.map(Duration::as_millis) {
+                prop_assert!(wait <= limit.longest_wait().as_millis());
+                prop_assert!(key.ask(limit, 1, START + wait).allowed && !key.ask(limit, 1, START + wait - 1).allowed);
+            }
+        }
+        prop_assert_eq!(key.ask(limit, 0, START + 2 * limit.longest_wait().as_millis()).remaining, quota);
+    }
+
     #[test]
     fn no_input_panics(
         which in 0usize..8, quota: u64, window: u64, old_quota: u64, old_window: u64, costs in prop::array::uniform3(any::<u64>()),
@@ -213,6 +242,8 @@ proptest! {
                 if let Ok((decision, next)) = limit.decide(state.as_ref(), costs[2] % limit.rate.quota, at(times[2])) {
                     prop_assert!(decision.remaining <= limit.rate.quota);
                     let _ = limit.refund(state.as_ref(), costs[0], decision.reset_at, at(times[1]));
+                    let _ = limit.reward(state.as_ref(), costs[0], at(times[1]));
+                    let _ = limit.decide_for(state.as_ref(), Ask { cost: costs[0], overdraws: true, holder: None }, at(times[1]));
                     if let Next::Put { state, .. } = next { states.push(Some(state)); }
                 }
             }

@@ -3,7 +3,7 @@
 //! What is missing is counted in tokens times the window in milliseconds. One millisecond refills exactly `quota` of these, so
 //! no fraction of a token is lost or minted, at any rate and however often it is asked (case B11).
 
-use super::{Decision, Next, State as AnyState, times, units};
+use super::{Ask, Decision, Next, State as AnyState, times, units};
 use crate::values::time::{Duration, Timestamp};
 use crate::values::units::Rate;
 
@@ -29,8 +29,13 @@ impl State {
             return Self { rate, at, missing };
         }
         // The numbers changed: the tokens that were used stay used.
-        let used = units(missing.div_ceil(u128::from(stored.rate.window.as_millis().max(1))));
+        let used = Self { missing, ..stored }.used();
         Self { rate, at, missing: times(used, rate.window.as_millis()) }
+    }
+
+    /// Tokens that are missing, rounded up.
+    fn used(&self) -> u64 {
+        units(self.missing.div_ceil(u128::from(self.rate.window.as_millis().max(1))))
     }
 
     /// How long it takes until `missing` is refilled.
@@ -52,12 +57,13 @@ impl State {
     }
 }
 
-/// One step of the algorithm. `cost` is at most the quota.
-pub fn decide(rate: Rate, stored: Option<State>, cost: u64, now: Timestamp) -> (Decision, Next) {
+/// One step of the algorithm. The cost is at most the quota, unless it overdraws.
+pub fn decide(rate: Rate, stored: Option<State>, ask: Ask<'_>, now: Timestamp) -> (Decision, Next) {
     let state = State::at(stored, rate, now);
+    let cost = ask.within(rate, state.used());
     let wanted = state.missing.saturating_add(times(cost, rate.window.as_millis()));
     let reset_at = state.whole_at().max(now);
-    if cost > 0 && wanted > state.capacity() {
+    if cost > 0 && wanted > state.capacity() && !ask.overdraws {
         let wait = state.refill_time(wanted.saturating_sub(state.capacity()));
         let retry_after = Some(state.at.saturating_add(wait).saturating_since(now));
         return (Decision { allowed: false, remaining: state.left(), reset_at, retry_after }, Next::Keep);
@@ -80,6 +86,15 @@ pub fn refund(stored: State, amount: u64, reset_at: Timestamp, now: Timestamp) -
         return Next::Keep;
     }
     put(State { missing: state.missing.saturating_sub(back), ..state })
+}
+
+/// Puts `amount` back into what is missing at `now`.
+pub fn reward(stored: State, rate: Rate, amount: u64, now: Timestamp) -> Next {
+    let state = State::at(Some(stored), rate, now);
+    if state.missing == 0 || amount == 0 {
+        return Next::Keep;
+    }
+    put(State { missing: state.missing.saturating_sub(times(amount, rate.window.as_millis())), ..state })
 }
 
 fn put(state: State) -> Next {

@@ -21,6 +21,8 @@ impl Model {
     pub const DENIED: Self = Self(2);
     /// Requests that a policy could not count, because its store failed.
     pub const DEGRADED: Self = Self(3);
+    /// Requests that a policy would have refused, if it did more than watch.
+    pub const SHADOWED: Self = Self(4);
 
     /// The model with that number: yours, or one of the program whose counters you read.
     pub const fn new(number: u16) -> Self {

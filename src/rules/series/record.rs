@@ -17,11 +17,13 @@ pub enum Outcome {
     Denied,
     /// The policy's store failed, so it could not be counted.
     Degraded,
+    /// The policy would have refused it, but only watches: the request passed.
+    Shadowed,
 }
 
 impl Outcome {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::Degraded];
+    pub const ALL: [Self; 4] = [Self::Allowed, Self::Denied, Self::Degraded, Self::Shadowed];
 
     /// The name in queries and answers.
     pub const fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl Outcome {
             Self::Allowed => "allowed",
             Self::Denied => "denied",
             Self::Degraded => "degraded",
+            Self::Shadowed => "shadowed",
         }
     }
 
@@ -43,6 +46,7 @@ impl Outcome {
             Self::Allowed => Model::ALLOWED,
             Self::Denied => Model::DENIED,
             Self::Degraded => Model::DEGRADED,
+            Self::Shadowed => Model::SHADOWED,
         }
     }
 }
@@ -53,6 +57,7 @@ pub struct Counts {
     allowed: u64,
     denied: u64,
     degraded: u64,
+    shadowed: u64,
 }
 
 impl Counts {
@@ -69,6 +74,7 @@ impl Counts {
             Outcome::Allowed => self.allowed,
             Outcome::Denied => self.denied,
             Outcome::Degraded => self.degraded,
+            Outcome::Shadowed => self.shadowed,
         }
     }
 
@@ -77,12 +83,13 @@ impl Counts {
             Outcome::Allowed => &mut self.allowed,
             Outcome::Denied => &mut self.denied,
             Outcome::Degraded => &mut self.degraded,
+            Outcome::Shadowed => &mut self.shadowed,
         }
     }
 
     /// The counts in the order of [`Outcome::ALL`].
-    pub const fn in_order(&self) -> [u64; 3] {
-        [self.allowed, self.denied, self.degraded]
+    pub const fn in_order(&self) -> [u64; 4] {
+        [self.allowed, self.denied, self.degraded, self.shadowed]
     }
 
     /// All outcomes together.
@@ -104,8 +111,8 @@ impl Counts {
     /// The larger count of each outcome: of two readings of a counter that only grows, the later one.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
-        let [allowed, denied, degraded] = Outcome::ALL.map(|outcome| self.of(outcome).max(other.of(outcome)));
-        Self { allowed, denied, degraded }
+        let [allowed, denied, degraded, shadowed] = Outcome::ALL.map(|outcome| self.of(outcome).max(other.of(outcome)));
+        Self { allowed, denied, degraded, shadowed }
     }
 }
 
@@ -197,7 +204,7 @@ pub struct Stored {
 }
 
 /// The version this code writes. It reads this one only.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What a stored bucket begins with.
 #[derive(Serialize, Deserialize)]
@@ -259,15 +266,15 @@ mod tests {
         let mut record = Record::default();
         decide(&mut record, "p", b"k", Outcome::Allowed);
         decide(&mut record, "p", b"k", Outcome::Denied);
-        let totals = ByPolicy::from([("p".to_owned(), Counts { allowed: 300, denied: 1, degraded: 0 })]);
+        let totals = ByPolicy::from([("p".to_owned(), Counts { allowed: 300, denied: 1, ..Counts::default() })]);
         let stored = Stored { record, totals, is_readable: true };
-        let golden = "01 01 01 0170 010100 01 0170 ac020100 01 0170 00 01 016b 010100 00 15 48594c4c010000000000000000000080 73a48c4c59";
+        let golden = "02 01 01 0170 01010000 01 0170 ac02010000 01 0170 00 01 016b 01010000 00 15 48594c4c010000000000000000000080 73a48c4c59";
         let bytes = stored.to_bytes();
         assert_eq!(crate::values::key::hex(&bytes), golden.replace(' ', ""));
         let counts = Stored::counts_from_bytes(&bytes).unwrap();
         assert_eq!((&counts.record.counts, &counts.totals), (&stored.record.counts, &stored.totals));
         assert_eq!(Stored::from_bytes(&bytes), Some(stored));
-        assert_eq!(Stored::from_bytes(&[2, 0, 0]), None, "a newer version is not guessed at");
+        assert_eq!(Stored::from_bytes(&[3, 0, 0]), None, "a newer version is not guessed at");
         assert_eq!(Stored::from_bytes(&[]), None);
     }
 

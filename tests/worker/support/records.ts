@@ -6,12 +6,12 @@ import { fileURLToPath } from "node:url";
 
 import { type Gate, TOKEN } from "./gate.ts";
 
-export const OUTCOMES = ["allowed", "denied", "degraded"] as const;
+export const OUTCOMES = ["allowed", "denied", "degraded", "shadowed"] as const;
 
 /** How many decisions of a policy had each outcome. */
 export type Counts = Record<(typeof OUTCOMES)[number], number>;
 
-export const counts = (allowed: number, denied = 0, degraded = 0): Counts => ({ allowed, denied, degraded });
+export const counts = (allowed: number, denied = 0, degraded = 0, shadowed = 0): Counts => ({ allowed, denied, degraded, shadowed });
 
 /** A policy that counts by the header `x-<name>`. A busy machine must not make its store look broken. */
 export const keyed = (name: string, quota: string, fields: Record<string, unknown> = {}): Record<string, unknown> => ({

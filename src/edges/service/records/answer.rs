@@ -132,6 +132,7 @@ pub(super) struct Key {
     pub(super) allowed: u64,
     pub(super) denied: u64,
     pub(super) degraded: u64,
+    pub(super) shadowed: u64,
 }
 
 /// The keys that are asked for, the heaviest first.
@@ -148,8 +149,8 @@ pub(super) fn heaviest(found: &Found, query: &Query) -> Result<Vec<Key>, Error> 
     }
     let key = |((policy, key), (counts, error)): ((String, String), (Counts, u64))| {
         let count = query.outcomes.iter().fold(0, |sum: u64, outcome| sum.saturating_add(counts.of(*outcome)));
-        let [allowed, denied, degraded] = Outcome::ALL.map(|outcome| counts.of(outcome));
-        Key { policy, key, count, at_most: count.saturating_add(error), allowed, denied, degraded }
+        let [allowed, denied, degraded, shadowed] = Outcome::ALL.map(|outcome| counts.of(outcome));
+        Key { policy, key, count, at_most: count.saturating_add(error), allowed, denied, degraded, shadowed }
     };
     let keys = sums.into_iter().map(key).filter(|key| key.count > 0);
     // Of equal counts, the names in their order.

@@ -20,11 +20,12 @@ pub(super) fn series(lines: &[Line]) -> String {
 
 pub(super) fn top(keys: &[Key]) -> String {
     let row = |key: &Key| {
-        let numbers = [key.count, key.at_most, key.allowed, key.denied, key.degraded].map(|number| number.to_string());
-        let [count, at_most, allowed, denied, degraded] = numbers;
-        [key.policy.clone(), key.key.clone(), count, at_most, allowed, denied, degraded]
+        let numbers = [key.count, key.at_most, key.allowed, key.denied, key.degraded, key.shadowed];
+        let numbers = numbers.map(|number| number.to_string());
+        let [count, at_most, allowed, denied, degraded, shadowed] = numbers;
+        [key.policy.clone(), key.key.clone(), count, at_most, allowed, denied, degraded, shadowed]
     };
-    table(["policy", "key", "count", "at_most", "allowed", "denied", "degraded"], keys.iter().map(row))
+    table(["policy", "key", "count", "at_most", "allowed", "denied", "degraded", "shadowed"], keys.iter().map(row))
 }
 
 pub(super) fn distinct(clients: &[Clients]) -> String {

@@ -70,7 +70,7 @@ impl Fields {
                     continue;
                 }
                 "outcome" => {
-                    let expected = format!(r#""allowed", "denied" or "degraded", got {value:?}"#);
+                    let expected = format!(r#""allowed", "denied", "degraded" or "shadowed", got {value:?}"#);
                     let outcome = Outcome::from_name(value.as_bytes());
                     push_new(&mut fields.outcomes, outcome.ok_or_else(|| Error::invalid("outcome", expected))?);
                     continue;
@@ -234,7 +234,7 @@ mod tests {
             ("sincee=-1h", "sincee: expected no such query parameter here"),
             ("since=-200d&until=-150d", "until: expected 1692144000000 or later, nothing older is kept"),
             ("limit=5", "limit: expected no such query parameter here"),
-            ("outcome=lost", "outcome: expected \"allowed\", \"denied\" or \"degraded\", got \"lost\""),
+            ("outcome=lost", "outcome: expected \"allowed\", \"denied\", \"degraded\" or \"shadowed\", got \"lost\""),
             ("rollup=20s", "rollup: expected one of 10000, 3600000, 86400000 ms, got 20000 ms"),
             ("rollup=x", "rollup: expected a step such as 10s"),
             (

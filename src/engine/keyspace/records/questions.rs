@@ -114,7 +114,7 @@ impl<R: Rows> Keyspace<R> {
             })
         });
         let heaviest = first(rows, most.min(MAX_ROWS));
-        let row = |(_, Reverse((name, label)), counts, error): (u64, Reverse<(&str, &Bytes)>, [u64; 3], u64)| {
+        let row = |(_, Reverse((name, label)), counts, error): (u64, Reverse<(&str, &Bytes)>, [u64; 4], u64)| {
             let mut row = vec![Reply::Bulk(name.as_bytes().to_vec()), Reply::Bulk(label.clone())];
             row.extend(counts.into_iter().chain([error]).map(Reply::from_count));
             Reply::Array(row)
